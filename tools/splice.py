@@ -55,6 +55,7 @@ from harness.report.profile import summary as summary_of
 from harness.report.table import markdown, untitled
 from harness.report.tables import point_columns, signed
 from harness.wording import counted, did_you_mean, significant
+from tools.mutate import PARTS, tally
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = Path("results", "reference")
@@ -464,19 +465,33 @@ def agreement(names: Sequence[str] = RECORDS) -> list[str]:
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
+#: Hot records with cells of 128 requests.
+PLACEMENT_RECORDS = ("full", "mtp3", "mtp1", "mtp5", "native", "step", "whole_step", "mamba_spec")
+
+
 @cache
 def placements() -> list[str]:
-    """Fused variants at 128 requests x (gpu_us, the mean on the fastest and on the slowest set of buffers)."""
+    """Fused variants at 128 requests x (gpu_us, the median on the fastest and on the slowest set of buffers, how far
+    these are apart, and how far samples on one set are).
+
+    A variant with one sample on a set is left out: nothing would tell the set from the sample.
+    """
     rows: dict[str, list[str]] = {}
-    for cell in (cell for name in ("full", "whole_step") for cell in record(f"{GPU}/{name}").in_order):
-        found, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
+    for cell in (cell for name in PLACEMENT_RECORDS for cell in record(f"{GPU}/{name}").in_order):
+        gpu, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
+        if not (gpu and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128):
+            continue
+        times = slopes(cell.metrics.graph_us)
+        sets = [sorted(times[first::count]) for first in range(count)]
+        if min(map(len, sets)) < 2:
+            continue
+        medians = [statistics.median(samples) for samples in sets]
+        between = 100 * (max(medians) / min(medians) - 1)
+        within = statistics.median(100 * (samples[-1] / samples[0] - 1) for samples in sets)
         name = f"`{cell.operator}/{cell.variant}`"
-        if found and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128:
-            times = slopes(cell.metrics.graph_us)
-            sets = [statistics.mean(times[first::count]) for first in range(count)]
-            spread = f"{100 * (max(sets) / min(sets) - 1):.1f}"
-            rows.setdefault(name, [name, *map(significant, (found.median, min(sets), max(sets))), spread])
-    head = ["variant", "gpu_us", "fastest set", "slowest set", "spread, %"]
+        numbers = map(significant, (gpu.median, min(medians), max(medians)))
+        rows.setdefault(name, [name, *numbers, f"{between:.1f}", f"{within:.1f}"])
+    head = ["variant", "gpu_us", "fastest set", "slowest set", "between sets, %", "on one set, %"]
     return [*markdown_table(head, list(rows.values())), "", f"{gpu_and_versions(record(f'{GPU}/full'))}."]
 
 
@@ -506,13 +521,10 @@ def timers() -> list[str]:
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
     found = read_json(f"{GPU}/mutants.json")
-    parts = ("edge case", "capacity", "random", "sweep", "no_crash")
 
     def row(name: str, mine: list[dict]) -> list[str]:
-        killers = Counter(mutant.get("killer") for mutant in mine)
-        equivalent = sum(mutant["expected"] == "equivalent" for mutant in mine)
-        survived = len(mine) - equivalent - sum(killers[part] for part in parts)
-        return [name, *map(str, (len(mine), *(killers[part] for part in parts), survived, equivalent))]
+        counts = tally(mine)
+        return [name, *map(str, (len(mine), *(counts[one] for one in (*PARTS, "survived", "equivalent"))))]
 
     operators = dict.fromkeys(mutant["operator"] for mutant in found["mutants"])
     rows = [

@@ -34,17 +34,17 @@ def first_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
     def launch() -> None:
         kernel[grid](
-            out.last_index,
-            out.step,
-            out.ids,
-            out.pos,
-            out.starts,
-            out.lens,
-            x.target_ids,
-            x.target_pos,
+            out.last_token_indices,
+            out.current_draft_step,
+            out.input_ids,
+            out.positions,
+            out.query_start_loc,
+            out.seq_lens,
+            x.target_input_ids,
+            x.target_positions,
             x.idx_mapping,
-            x.last,
-            x.next_prefill,
+            x.last_sampled_tokens,
+            x.next_prefill_tokens,
             x.num_sampled,
             x.num_rejected,
             x.query_start_loc,
@@ -62,15 +62,15 @@ def second_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
     def launch() -> None:
         kernel[grid](
-            x.drafts,
-            x.drafts.stride(0),
+            x.draft_tokens,
+            x.draft_tokens.stride(0),
             x.seq_lens,
             x.num_rejected,
-            out.ids,
-            out.pos,
-            out.src,
-            out.starts,
-            out.lens,
+            out.input_ids,
+            out.positions,
+            out.sample_src_positions,
+            out.query_start_loc,
+            out.seq_lens,
             point.max_model_len,
             point.max_num_seqs,
             BLOCK_SIZE=BLOCK_SIZE,
@@ -86,19 +86,19 @@ def later_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
     def launch() -> None:
         kernel[grid](
-            out.drafts,
-            out.drafts.stride(0),
-            out.hidden,
-            out.hidden.stride(0),
-            out.ids,
-            out.pos,
-            out.src,
-            out.lens,
+            out.draft_tokens,
+            out.draft_tokens.stride(0),
+            out.hidden_states,
+            out.hidden_states.stride(0),
+            out.input_ids,
+            out.positions,
+            out.sample_src_positions,
+            out.seq_lens,
             x.sampled,
-            x.step,
-            x.hidden_before,
-            x.hidden_before.stride(0),
-            x.hidden_before.shape[1],
+            x.current_draft_step,
+            x.hidden_states_before,
+            x.hidden_states_before.stride(0),
+            x.hidden_states_before.shape[1],
             point.max_model_len,
             point.next_n - 1,
             BLOCK_SIZE=BLOCK_SIZE,
@@ -124,41 +124,51 @@ def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | N
     if point.draft_pass == "first":
         return []
     if point.draft_pass == "second":
-        keys = out.src[:rows]
-        return [state_of_rows(x.pos_before, out.pos), own(lambda: torch.add(x.pos_before, 1, out=keys))]
-    before, after = (x.pos_before, x.src_before, x.lens_before), (out.pos, out.src, out.lens)
-    return [own(fixed_launch(copy_rows_kernel, (rows,), x.step, *before, *after, point.next_n - 2))]
+        keys = out.sample_src_positions[:rows]
+        return [
+            state_of_rows(x.positions_before, out.positions),
+            own(lambda: torch.add(x.positions_before, 1, out=keys)),
+        ]
+    before, after = (
+        (x.positions_before, x.sample_src_positions_before, x.seq_lens_before),
+        (out.positions, out.sample_src_positions, out.seq_lens),
+    )
+    return [own(fixed_launch(copy_rows_kernel, (rows,), x.current_draft_step, *before, *after, point.next_n - 2))]
 
 
 def _buffers(out: Outputs) -> SimpleNamespace:
-    return SimpleNamespace(input_ids=out.ids, positions=out.pos, query_start_loc=out.starts, seq_lens=out.lens)
+    return SimpleNamespace(
+        input_ids=out.input_ids, positions=out.positions, query_start_loc=out.query_start_loc, seq_lens=out.seq_lens
+    )
 
 
 def first_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     call, buffers = source().prepare_prefill_inputs, _buffers(out)
     target = SimpleNamespace(
         num_reqs=len(x.seq_lens),
-        input_ids=x.target_ids,
-        positions=x.target_pos,
+        input_ids=x.target_input_ids,
+        positions=x.target_positions,
         idx_mapping=x.idx_mapping,
         query_start_loc=x.query_start_loc,
         seq_lens=x.seq_lens,
     )
-    counts = x.num_sampled, x.num_rejected, x.last, x.next_prefill
-    return lambda: call(out.last_index, out.step, buffers, target, *counts, point.max_num_seqs)
+    counts = x.num_sampled, x.num_rejected, x.last_sampled_tokens, x.next_prefill_tokens
+    return lambda: call(out.last_token_indices, out.current_draft_step, buffers, target, *counts, point.max_num_seqs)
 
 
 def second_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     call, buffers, advance = source().prepare_decode_inputs, _buffers(out), point.advance == "yes"
     sizes = point.max_model_len, point.max_num_seqs
-    return lambda: call(x.drafts[:, 0], x.seq_lens, x.num_rejected, buffers, out.src, *sizes, advance)
+    return lambda: call(
+        x.draft_tokens[:, 0], x.seq_lens, x.num_rejected, buffers, out.sample_src_positions, *sizes, advance
+    )
 
 
 def later_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     call, buffers, advance = source().update_draft_inputs, _buffers(out), point.advance == "yes"
-    tensors = x.sampled, x.step, x.hidden_before, out.drafts, out.hidden
+    tensors = x.sampled, x.current_draft_step, x.hidden_states_before, out.draft_tokens, out.hidden_states
     sizes = len(x.seq_lens), point.max_model_len, point.next_n - 1
-    return lambda: call(*tensors, buffers, out.src, *sizes, advance)
+    return lambda: call(*tensors, buffers, out.sample_src_positions, *sizes, advance)
 
 
 @variant("draft_inputs", requires=NEEDS)

@@ -26,21 +26,27 @@ LIMITS = vllm_compute_slot_mappings.LIMITS
 
 def _passes(point: Point, x: Inputs, out: Outputs, slots: Callable, advance: Callable) -> EngineLaunch:
     """slots: a variant of compute_slot_mappings. advance: (point, inputs, outputs of draft_inputs, pass) -> launch."""
-    real, device = num_real(point), out.pos.device
+    real, device = num_real(point), out.positions.device
     tokens, hidden = torch.zeros(real, dtype=torch.int64, device=device), torch.empty(real, 1, device=device)
-    shared = {"ids": torch.empty(real, dtype=torch.int32, device=device), "starts": out.starts, "hidden": hidden}
     drafts = torch.zeros(real, point.next_n - 1, dtype=torch.int64, device=device)
+    shared = {
+        "input_ids": torch.empty(real, dtype=torch.int32, device=device),
+        "query_start_loc": out.query_start_loc,
+        "hidden_states": hidden,
+        "draft_tokens": drafts,
+    }
     inputs = SimpleNamespace(
         seq_lens=x.seq_lens[:real],
         num_rejected=x.num_rejected[:real],
-        drafts=drafts,
+        draft_tokens=drafts,
         sampled=tokens,
-        hidden_before=torch.empty_like(hidden),
-        step=torch.ones(1, dtype=torch.int64, device=device),
+        hidden_states_before=torch.empty_like(hidden),
+        current_draft_step=torch.ones(1, dtype=torch.int64, device=device),
     )
     launches: list[Callable[[], None]] = []
     for i in range(passes(point)):
-        made = SimpleNamespace(pos=out.pos[i], src=out.src[i], lens=out.lens[i], drafts=drafts, **shared)
+        by_pass = {name: getattr(out, name)[i] for name in ("positions", "seq_lens", "sample_src_positions")}
+        made = SimpleNamespace(**by_pass, **shared)
         launches += [own(_handed_on(inputs, out, i, real)), advance(point, inputs, made, i)]
         launches.append(slots(*slots_part(point, x, out, i + 1)))
         if with_indexer(point):
@@ -59,7 +65,7 @@ def _copied(schedule: torch.Tensor) -> Callable[[], None]:
 
 def _handed_on(x: SimpleNamespace, out: Outputs, i: int, real: int) -> Callable[[], None]:
     """Where the first pass ended, or what the pass before has advanced; the lengths with those of padding rows."""
-    pos, src = out.pos[i, :real], out.src[i, :real]
+    pos, src = out.positions[i, :real], out.sample_src_positions[i, :real]
     if i == 0:
 
         def launch() -> None:
@@ -69,9 +75,9 @@ def _handed_on(x: SimpleNamespace, out: Outputs, i: int, real: int) -> Callable[
     else:
 
         def launch() -> None:
-            pos.copy_(out.pos[i - 1, :real])
-            src.copy_(out.src[i - 1, :real])
-            out.lens[i].copy_(out.lens[i - 1])
+            pos.copy_(out.positions[i - 1, :real])
+            src.copy_(out.sample_src_positions[i - 1, :real])
+            out.seq_lens[i].copy_(out.seq_lens[i - 1])
 
     return launch
 

@@ -147,12 +147,12 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 def _state_before(x: Inputs, out: Outputs) -> tuple[Callable[[], None] | None, ...]:
     """What the kernels advance in place."""
-    columns = state_of_slots(x.idx_mapping, x.columns_before, out.columns)
-    return columns, state_of_slots(x.idx_mapping, x.accepted_before, out.accepted)
+    columns = state_of_slots(x.idx_mapping, x.state_columns_before, out.state_columns)
+    return columns, state_of_slots(x.idx_mapping, x.num_accepted_tokens_before, out.num_accepted_tokens)
 
 
 def _moves_before(x: Inputs, out: Outputs, rows: int) -> Callable[[], None]:
-    columns = out.source_columns, out.columns, out.source_offsets
+    columns = out.source_columns, out.state_columns, out.source_offsets
     grid = (cdiv(rows, MOVE_ROWS),)
     return fixed_launch(moves_before_kernel, grid, x.idx_mapping, *columns, out.moves, rows, BLOCK=MOVE_ROWS)
 
@@ -160,10 +160,13 @@ def _moves_before(x: Inputs, out: Outputs, rows: int) -> Callable[[], None]:
 def _around_after(point: Point, x: Inputs, out: Outputs) -> tuple[Callable[[], None] | None, ...]:
     """The table of moves, and what the kernel changes in place."""
     rows = len(x.idx_mapping)
-    grid, state = (cdiv(rows, MOVE_ROWS),), (x.num_computed_tokens, x.columns_before, x.accepted_before)
+    grid, state = (
+        (cdiv(rows, MOVE_ROWS),),
+        (x.num_computed_tokens, x.state_columns_before, x.num_accepted_tokens_before),
+    )
     sizes = rows, point.mamba_block_size
     moves = own(fixed_launch(moves_after_kernel, grid, x.idx_mapping, *state, out.moves, *sizes, BLOCK=MOVE_ROWS))
-    return moves, state_of_slots(x.idx_mapping, x.accepted_before, out.accepted)
+    return moves, state_of_slots(x.idx_mapping, x.num_accepted_tokens_before, out.num_accepted_tokens)
 
 
 def _before(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
@@ -177,10 +180,10 @@ def _before(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
     def advance() -> None:
         kernels.preprocess_mamba_align_fused_kernel[(cdiv(real, BLOCK_SIZE),)](
             idx_mapping,
-            out.columns,
+            out.state_columns,
             x.num_computed_tokens,
             x.query_start_loc,
-            out.accepted,
+            out.num_accepted_tokens,
             out.source_columns,
             out.source_offsets,
             real,
@@ -188,7 +191,7 @@ def _before(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
             MAMBA_BLOCK_SIZE=point.mamba_block_size,
         )
         kernels.precopy_mamba_align_fused_kernel[(real, 1, kernels._TEMPORAL_TILES)](
-            out.columns,
+            out.state_columns,
             out.source_columns,
             out.source_offsets,
             *state[0],
@@ -201,8 +204,8 @@ def _before(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
         )
 
     def stage() -> None:
-        accepted = out.accepted.new_ones(rows)
-        accepted[:real] = out.accepted[idx_mapping]
+        accepted = out.num_accepted_tokens.new_ones(rows)
+        accepted[:real] = out.num_accepted_tokens[idx_mapping]
         getattr(kernels, ALIGN)[(cdiv(rows, ROWS),)](
             tables,
             x.seq_lens,
@@ -237,18 +240,21 @@ def _before(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
 
 def _after(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
     kernels, real = source(), num_real(point)
-    state, snapshot = _without_bytes(table_columns(point), x.idx_mapping.device), torch.empty_like(out.accepted)
+    state, snapshot = (
+        _without_bytes(table_columns(point), x.idx_mapping.device),
+        torch.empty_like(out.num_accepted_tokens),
+    )
 
     def freeze() -> None:
-        snapshot.copy_(out.accepted)
+        snapshot.copy_(out.num_accepted_tokens)
         kernels.postprocess_mamba_fused_kernel[(real, 1, kernels._TEMPORAL_TILES)](
             snapshot,
-            x.columns_before,
+            x.state_columns_before,
             None,
             x.num_computed_tokens,
             None,
             *state[0],
-            out.accepted,
+            out.num_accepted_tokens,
             x.idx_mapping,
             real,
             block_size=point.mamba_block_size,
@@ -277,7 +283,7 @@ def _context(point: Point, x: Inputs, out: Outputs) -> SimpleNamespace:
         num_states=1,
         num_groups=point.num_groups,
         block_size=point.mamba_block_size,
-        num_accepted_tokens_out=torch.empty_like(out.accepted),
+        num_accepted_tokens_out=torch.empty_like(out.num_accepted_tokens),
     )
     for name in ("compute_aligned_state_indices", "run_fused_precopy", "run_fused_postprocess_align"):
         method = getattr(calls, name)
@@ -298,10 +304,10 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """
     context, rows, real = _context(point, x, out), len(x.idx_mapping), num_real(point)
     if point.phase == "after_sampling":
-        state = x.columns_before, x.num_computed_tokens, x.idx_mapping
+        state = x.state_columns_before, x.num_computed_tokens, x.idx_mapping
 
         def freeze() -> None:
-            context.run_fused_postprocess_align(real, out.accepted, *state)
+            context.run_fused_postprocess_align(real, out.num_accepted_tokens, *state)
 
         return EngineLaunch(*_around_after(point, x, out), freeze)
     spec = StateSpec(point.mamba_block_size)
@@ -315,10 +321,10 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     model_state = SimpleNamespace(
         _align_mode=True,
         _mamba_ctx=context,
-        _mamba_state_idx_gpu=out.columns,
+        _mamba_state_idx_gpu=out.state_columns,
         _mamba_src_col_gpu=out.source_columns,
         _mamba_src_off_gpu=out.source_offsets,
-        num_accepted_tokens_gpu=out.accepted,
+        num_accepted_tokens_gpu=out.num_accepted_tokens,
         _get_mamba_group_info=lambda config: (list(range(point.num_groups)), spec),
         vllm_config=SimpleNamespace(num_speculative_tokens=point.next_n - 1),
         max_model_len=point.max_model_len,
@@ -337,7 +343,7 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 def _builder(point: Point, out: Outputs, group: int) -> GdnBuilder:
     """Of the first group, with the outputs as its buffers; other groups have buffers of their own but for the slots."""
     builder, first, capacity = GdnBuilder(), group == 0, point.max_num_seqs
-    fresh = lambda *size: torch.empty(*size, dtype=torch.int32, device=out.accepted.device)  # noqa: E731
+    fresh = lambda *size: torch.empty(*size, dtype=torch.int32, device=out.num_accepted_tokens.device)  # noqa: E731
     builder.__dict__.update(
         vllm_config=SimpleNamespace(cache_config=SimpleNamespace(mamba_cache_mode="align")),
         num_spec=point.next_n - 1,

@@ -44,12 +44,24 @@ def copy_bins_kernel(
 
 def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | None]:
     """What the kernels change: counts of the slots, and of the batch."""
-    rows, names = num_real(point), ("num_computed_tokens", "total")
+    rows, names = num_real(point), ("num_computed_tokens", "total_len")
     state = [state_of_slots(x.idx_mapping, getattr(x, name), getattr(out, name)) for name in names]
-    if x.bins is not None and rows:
+    if x.output_bin_counts is not None and rows:
         counts = x.idx_mapping, x.seq_lens, x.prompt_lens, x.num_sampled
-        sizes = x.tokens.stride(0), point.vocab_size
-        state.append(own(fixed_launch(copy_bins_kernel, (rows,), *counts, x.tokens, x.bins, out.bins, *sizes)))
+        sizes = x.sampled_tokens.stride(0), point.vocab_size
+        state.append(
+            own(
+                fixed_launch(
+                    copy_bins_kernel,
+                    (rows,),
+                    *counts,
+                    x.sampled_tokens,
+                    x.output_bin_counts,
+                    out.output_bin_counts,
+                    *sizes,
+                )
+            )
+        )
     return [*state, state_of_rows(x.num_sampled[:rows], out.num_sampled)]
 
 
@@ -57,7 +69,7 @@ def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | N
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's three kernels, in place; putting the state back is not timed."""
     kernels, rows = source(), num_real(point)
-    bins_stride = 0 if out.bins is None else out.bins.stride(0)
+    bins_stride = 0 if out.output_bin_counts is None else out.output_bin_counts.stride(0)
     drafts = 0 if x.new_drafts is None else x.new_drafts.shape[1]
 
     def launch() -> None:
@@ -72,23 +84,23 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         kernels._post_update_kernel[(rows,)](
             x.idx_mapping,
             out.num_computed_tokens,
-            out.last,
-            out.bins,
+            out.last_sampled_tokens,
+            out.output_bin_counts,
             bins_stride,
-            x.tokens,
-            x.tokens.stride(0),
+            x.sampled_tokens,
+            x.sampled_tokens.stride(0),
             out.num_sampled,
             out.num_rejected,
             x.query_start_loc,
-            out.all_ids,
-            out.all_ids.stride(0),
-            out.total,
+            out.all_token_ids,
+            out.all_token_ids.stride(0),
+            out.total_len,
             x.new_drafts,
-            out.draft,
+            out.draft_tokens,
             drafts,
             num_warps=1,
         )
-        kernels._scatter_num_accepted_kernel[(rows,)](x.idx_mapping, out.num_sampled, out.accepted)
+        kernels._scatter_num_accepted_kernel[(rows,)](x.idx_mapping, out.num_sampled, out.num_accepted_tokens)
 
     return EngineLaunch(*_state(point, x, out), launch)
 
@@ -107,17 +119,17 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         calls.post_update(
             idx_mapping,
             out.num_computed_tokens,
-            out.last,
-            out.bins,
-            x.tokens,
+            out.last_sampled_tokens,
+            out.output_bin_counts,
+            x.sampled_tokens,
             sampled,
             made.rejected,
             x.query_start_loc,
-            out.all_ids,
-            out.total,
+            out.all_token_ids,
+            out.total_len,
             x.new_drafts,
-            out.draft,
+            out.draft_tokens,
         )
-        calls._scatter_num_accepted_kernel[(rows,)](idx_mapping, sampled, out.accepted)
+        calls._scatter_num_accepted_kernel[(rows,)](idx_mapping, sampled, out.num_accepted_tokens)
 
     return EngineLaunch(*_state(point, x, out), launch, own(lambda: rejected.copy_(made.rejected)))

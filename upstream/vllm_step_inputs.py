@@ -46,21 +46,21 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def launch() -> None:
         kernels._expand_idx_mapping_kernel[(rows,)](
             x.idx_mapping,
-            out.expanded_idx,
-            out.expanded_pos,
+            out.expanded_idx_mapping,
+            out.expanded_local_pos,
             x.cu_num_logits,
             BLOCK_SIZE=width,
         )
         if prompts:
             kernels._prepare_prefill_inputs_kernel[(rows,)](
                 out.input_ids,
-                out.next_prefill,
-                out.next_prefill.stride(0),
+                out.next_prefill_tokens,
+                out.next_prefill_tokens.stride(0),
                 point.look_ahead,
                 x.idx_mapping,
                 x.query_start_loc,
-                x.all_ids,
-                x.all_ids.stride(0),
+                x.all_token_ids,
+                x.all_token_ids.stride(0),
                 x.prompt_lens,
                 x.num_computed_tokens,
                 BLOCK_SIZE=BLOCK_SIZE,
@@ -78,25 +78,25 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         kernels._combine_sampled_and_draft_tokens_kernel[(rows,)](
             out.input_ids,
             x.idx_mapping,
-            x.last,
+            x.last_sampled_tokens,
             x.query_start_loc,
             out.seq_lens,
             x.prompt_lens,
-            x.draft,
-            x.draft.stride(0),
+            x.draft_tokens,
+            x.draft_tokens.stride(0),
             x.cu_num_logits,
             out.logits_indices,
             BLOCK_SIZE=width,
             NUM_NEW_SAMPLED_TOKENS=point.new_tokens,
         )
         gather[gather_grid](
-            out.drafted,
+            out.draft_sampled,
             out.logit_positions,
             out.input_ids,
             out.positions,
             out.logits_indices,
-            out.expanded_idx,
-            out.expanded_pos,
+            out.expanded_idx_mapping,
+            out.expanded_local_pos,
             x.prompt_lens,
             x.num_logits,
             BLOCK_SIZE=BLOCK_SIZE,
@@ -112,16 +112,16 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     longest, made = point.next_n - 1 + point.new_tokens, SimpleNamespace()
 
     def calls() -> None:
-        made.expanded_idx, made.expanded_pos = prepare.expand_idx_mapping(
+        made.expanded_idx_mapping, made.expanded_local_pos = prepare.expand_idx_mapping(
             x.idx_mapping, x.num_logits, x.cu_num_logits, longest
         )
         if prompts:
             prepare.prepare_prefill_inputs(
                 out.input_ids,
-                out.next_prefill,
+                out.next_prefill_tokens,
                 x.idx_mapping,
                 x.query_start_loc,
-                x.all_ids,
+                x.all_token_ids,
                 x.prompt_lens,
                 x.num_computed_tokens,
             )
@@ -131,21 +131,21 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         made.logits_indices = prepare.combine_sampled_and_draft_tokens(
             out.input_ids,
             x.idx_mapping,
-            x.last,
+            x.last_sampled_tokens,
             x.query_start_loc,
             out.seq_lens,
             x.prompt_lens,
-            x.draft,
+            x.draft_tokens,
             x.cu_num_logits,
             x.num_logits,
             point.new_tokens,
         )
-        made.drafted, made.logit_positions = gather(
+        made.draft_sampled, made.logit_positions = gather(
             out.input_ids,
             out.positions,
             made.logits_indices,
-            made.expanded_idx,
-            made.expanded_pos,
+            made.expanded_idx_mapping,
+            made.expanded_local_pos,
             x.prompt_lens,
         )
 

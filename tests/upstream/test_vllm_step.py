@@ -73,11 +73,11 @@ def test_state_is_put_back_before_each_call_and_not_where_it_is_one_array(engine
     for _ in range(3):
         fixture.check(launch, 0, None)
     assert isinstance(launch, EngineLaunch)
-    state = {one: one for one in ("num_computed_tokens", "total")}
+    state = {one: one for one in ("num_computed_tokens", "total_len")}
     check_in_place(discover().operators["post_update"], variant, axes | {"penalties": "off"}, state)
     x, out = fixture.inputs.view, fixture.outputs.view
-    assert _vllm.state_of_slots(x.idx_mapping, x.total, x.total) is None
-    assert _vllm.state_of_slots(x.idx_mapping, x.total, out.total) is not None
+    assert _vllm.state_of_slots(x.idx_mapping, x.total_len, x.total_len) is None
+    assert _vllm.state_of_slots(x.idx_mapping, x.total_len, out.total_len) is not None
 
 
 def test_variants_without_the_engine_say_what_they_need():
