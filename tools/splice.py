@@ -54,8 +54,8 @@ from harness.report.escape import as_code, as_text
 from harness.report.profile import profile_tables
 from harness.report.profile import summary as summary_of
 from harness.report.table import markdown, untitled
-from harness.report.tables import point_columns, signed
-from harness.wording import counted, did_you_mean, significant
+from harness.report.tables import point_columns
+from harness.wording import counted, did_you_mean, signed, significant
 
 REFERENCE = Path("results", "reference")
 BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
@@ -565,7 +565,9 @@ def timers() -> list[str]:
         differences = [measured - true for true, measured in zip(found["true_us"], measured_us, strict=True)]
         constant = statistics.median(differences)
         worst = max((difference - constant for difference in differences), key=abs)
-        rows.append([f"`{name}`", *(f"{us:.3f}" for us in measured_us), f"{constant:.3f}", f"{1000 * worst:+.0f} ns"])
+        rows.append(
+            [f"`{name}`", *(f"{us:.3f}" for us in measured_us), f"{constant:.3f}", f"{signed(1000 * worst, '.0f')} ns"]
+        )
     head = ["timer", *(f"{us:.3f}" for us in found["true_us"]), "constant", "largest residual"]
     versions = f"{found['gpu']}, driver {found['driver']}, torch {found['torch']}, Triton {found['triton']}."
     return [*markdown_table(head, rows), "", versions]
