@@ -83,13 +83,14 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     _add_sweep_options(run)
     _add_baseline(run)
     run.add_argument("--plan", action="store_true", help="print the key of every cell and stop; touches no GPU")
+    folder = run.add_mutually_exclusive_group()
     _add_out(
-        run,
+        folder,
         "where record, tables and plots go (default: results/NAME-DEVICE-TIME); of several configurations, into a "
         "folder NAME in it",
     )
+    folder.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
     _add_no_plots(run)
-    run.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
     run.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep; merge joins them")
     run.add_argument(
         "--gpus", metavar="N", help="share the points among several GPUs of this machine: 2, all, or device=0,2"
@@ -138,14 +139,15 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         help="only run the engines' attention kernels on every variant's tables, and compare their results",
     )
     verify.add_argument("--no-capacity", action="store_true", help="leave out the points at capacity")
-    verify.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
+    alone.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
     side = "a record (run.jsonl), the folder of a run, or a folder of several: one for each process"
     compare.add_argument("base", metavar="BASE", help=f"the older revision: {side}")
-    compare.add_argument("head", metavar="HEAD", nargs="?", help="the newer revision, likewise")
-    compare.add_argument(
+    other = compare.add_mutually_exclusive_group(required=True)
+    other.add_argument("head", metavar="HEAD", nargs="?", help="the newer revision, likewise")
+    other.add_argument(
         "--variants", nargs=2, metavar=("A", "B"), help="is variant A slower than B in the records of BASE?"
     )
     _add_rule_options(compare)
@@ -186,7 +188,8 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
 
 
 def _gate_options(gate: argparse.ArgumentParser) -> None:
-    _add_config(gate, nargs="?")
+    origin = gate.add_mutually_exclusive_group(required=True)
+    _add_config(origin, nargs="?")
     _add_sweep_options(gate)
     gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
     gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
@@ -195,7 +198,7 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     )
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
-    gate.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
+    origin.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
 
 
 def _merge_options(merge: argparse.ArgumentParser) -> None:
@@ -340,7 +343,7 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _add_out(command: argparse.ArgumentParser, meaning: str, **more: Any) -> None:
+def _add_out(command: argparse._ActionsContainer, meaning: str, **more: Any) -> None:
     command.add_argument("--out", type=_folder, metavar="FOLDER", help=meaning, **more)
 
 
@@ -371,7 +374,7 @@ def _add_device(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_config(command: argparse.ArgumentParser, **more: Any) -> None:
+def _add_config(command: argparse._ActionsContainer, **more: Any) -> None:
     command.add_argument("config", metavar="CONFIG", help="a YAML file, see configs/", **more)
 
 

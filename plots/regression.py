@@ -197,7 +197,7 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, comparison: Com
     small = text | {"fontsize": NOTE_PT, "color": "#555555"}
     top = 0.0
     named = False
-    for line in lines:
+    for line, following in zip(lines, [*lines[1:], None], strict=True):
         middle = top + (line.lines * LINE_IN + GAP_IN) / 2
         if line.reason:
             axes.text(-0.015, middle, line.label, ha="right", **text)
@@ -207,7 +207,7 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, comparison: Com
             heading, *shared = line.label.split("\n")
             axes.text(-0.015, top + (LINE_IN + GAP_IN) / 2, heading, ha="right", weight="bold", **text)
             axes.text(-0.015, middle + LINE_IN / 2, "\n".join(shared), ha="right", **small)
-            if top and not named:
+            if top and not named and following.ratio is not None:
                 axes.text(1.015, top + (LINE_IN + GAP_IN) / 2, sides, ha="left", **small)
                 named = True
         else:

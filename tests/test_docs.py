@@ -71,31 +71,32 @@ def test_the_example_of_the_readme_is_a_variant():
 
 
 @pytest.mark.parametrize(
-    ("block", "error"),
+    ("block", "place", "error"),
     [
-        (
-            "<!-- splice:sumary -->\n<!-- /splice -->",
-            "page.md, line 3: no block is called 'sumary'; did you mean summary?",
-        ),
+        ("<!-- splice:sumary -->\n<!-- /splice -->", "page.md, line 3", "did you mean summary?"),
         (
             "<!-- splice:nvidia-h200/mtp1x -->\n<!-- /splice -->",
-            "page.md, line 3: there is no record results/reference/nvidia-h200/mtp1x.jsonl; "
-            "did you mean nvidia-h200/mtp1?",
+            "page.md, line 3",
+            "no record results/reference/nvidia-h200/mtp1x.jsonl; did you mean nvidia-h200/mtp1?",
         ),
-        ("<!-- splice:runs -->", "page.md: the block 'runs' has no <!-- /splice -->"),
+        ("<!-- splice:runs -->", "page.md", "'runs' has no <!-- /splice -->"),
         (
             "<!-- splice:runs -->\n<!-- splice:summary -->\n<!-- /splice -->",
-            "page.md, line 3: the block 'runs' has no <!-- /splice -->",
+            "page.md, line 3",
+            "'runs' has no <!-- /splice -->",
         ),
     ],
     ids=["unknown block", "missing record", "unclosed", "unclosed before another"],
 )
-def test_a_block_that_cannot_be_written_is_one_sentence(block, error, tmp_path, monkeypatch, capsys):
+def test_a_block_that_cannot_be_written_is_one_sentence(block, place, error, tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     page.write_text(f"# Page\n\n{block}\n")
     monkeypatch.setattr(splice, "documents", lambda: [page])
     assert splice.main([]) == 2
-    assert capsys.readouterr().err == f"error: {error}\n"
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {place}: ")
+    assert error in err
+    assert err.count("\n") == 1
     assert page.read_text() == f"# Page\n\n{block}\n"
 
 

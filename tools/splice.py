@@ -56,6 +56,7 @@ from harness.report.profile import summary as summary_of
 from harness.report.table import markdown, untitled
 from harness.report.tables import point_columns
 from harness.wording import counted, did_you_mean, signed, significant
+from tools.mutate import PARTS, tally
 
 REFERENCE = Path("results", "reference")
 BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
@@ -576,13 +577,10 @@ def timers() -> list[str]:
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
     found = read_json(f"{GPU}/mutants.json")
-    parts = ("edge case", "capacity", "random", "sweep", "no_crash")
 
     def row(name: str, mine: list[dict]) -> list[str]:
-        killers = Counter(mutant.get("killer") for mutant in mine)
-        equivalent = sum(mutant["expected"] == "equivalent" for mutant in mine)
-        survived = len(mine) - equivalent - sum(killers[part] for part in parts)
-        return [name, *map(str, (len(mine), *(killers[part] for part in parts), survived, equivalent))]
+        counts = tally(mine)
+        return [name, *map(str, (len(mine), *(counts[one] for one in (*PARTS, "survived", "equivalent"))))]
 
     operators = dict.fromkeys(mutant["operator"] for mutant in found["mutants"])
     rows = [

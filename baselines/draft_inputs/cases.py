@@ -34,7 +34,7 @@ def _after(step: int):
     """Later passes: the one that has run."""
 
     def edit(x: Inputs) -> None:
-        x.step.fill_(step)
+        x.current_draft_step.fill_(step)
 
     return edit
 

@@ -37,7 +37,7 @@ def _prompts_end_anywhere(x: Inputs) -> None:
 def _placeholders(x: Inputs) -> None:
     """One prompt token with drafts that nobody proposed: a padded first step."""
     _prompt_ends(-3)(x)
-    x.draft[x.idx_mapping] = -1
+    x.draft_tokens[x.idx_mapping] = -1
 
 
 def _from_the_start(x: Inputs) -> None:

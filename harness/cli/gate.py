@@ -18,7 +18,6 @@ import glob
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -40,6 +39,7 @@ from harness.discover import ROOT
 from harness.exit_codes import UNSURE
 from harness.records.file import read_run
 from harness.records.schema import RecordError, Run, Status
+from harness.session.interrupt import end_groups
 from harness.session.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
 from harness.session.worker import RunError
 from harness.wording import counted, printable
@@ -132,7 +132,7 @@ class Gate:
                     can_hold &= _is_gpu(proof)
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
-                _end(self._running)
+                end_groups([process.running for process in self._running], EXIT_LIMIT_S)
 
     def _measure_pairs(self, suites: dict[str, Path], end: float, minutes: float, can_hold: bool) -> None:
         only = None
@@ -205,7 +205,7 @@ class Gate:
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
         texts = []
-        todo = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
+        todo = [side for side in _sides(pair) if not self._record(side, pair + 1).is_file()]
         for i, side in enumerate(todo):
             process = self._released() or self._timing(side, pair, suites, only)
             began = time.monotonic()
@@ -229,7 +229,7 @@ class Gate:
             pair += 1
             if pair in LOOKS or pair >= LOOKS[-1]:
                 return
-            left = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
+            left = [side for side in _sides(pair) if not self._record(side, pair + 1).is_file()]
         if left:
             self._held = self._timing(left[0], pair, suites, only, hold=True)
 
@@ -245,7 +245,7 @@ class Gate:
 
     def _only(self, keys: Sequence[str] | None) -> list[str]:
         """Flags for these cells, or for all that the gate measures."""
-        return [f"--only={one}" for one in (self.settings.only if keys is None else map(glob.escape, keys))]
+        return [f"--only={pattern}" for pattern in (self.settings.only if keys is None else map(glob.escape, keys))]
 
     def _start(
         self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path, hold: bool = False
@@ -271,8 +271,8 @@ class Gate:
         if not self.console.is_terminal:
             self._say(f"running {what}")
         with self.console.status(what) if self.console.is_terminal else nullcontext():
-            codes = [one.running.wait() for one in processes]
-        self._running = [one for one in self._running if one not in processes]
+            codes = [process.running.wait() for process in processes]
+        self._running = [process for process in self._running if process not in processes]
         incomplete = []
         for process, code in zip(processes, codes, strict=True):
             if code not in (0, 1) or not _is_complete(process.unfinished):
@@ -293,17 +293,6 @@ class Gate:
 
     def _say(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
-
-
-def _end(processes: Sequence[_Process]) -> None:
-    for one in processes:
-        with suppress(ProcessLookupError):
-            one.running.send_signal(signal.SIGTERM)
-    for one in processes:
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            one.running.wait(EXIT_LIMIT_S)
-        one.running.kill()
-        one.running.wait()
 
 
 def _sides(pair: int) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 from harness import interpreter
 from harness.config.work_items import Cells, LoopItem, RandomBatches, Verify
 from harness.session import fork_server
+from harness.session.interrupt import kill_group
 from harness.session.messages import (
     AuditReady,
     Calibrate,
@@ -247,12 +248,6 @@ def start_worker(job: Job) -> Worker:
     worker = Worker(job)
     worker.begin()
     return worker
-
-
-def kill_group(leader: int) -> None:
-    """Kill what an ended process has left behind in its group."""
-    with suppress(OSError):  # nothing
-        os.killpg(leader, signal.SIGKILL)
 
 
 def how_it_ended(code: int) -> str:

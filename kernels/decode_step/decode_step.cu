@@ -24,7 +24,7 @@ __device__ __forceinline__ void flatten_step(const Inputs& x, const Outputs& out
     if (b >= 0) {
         flatten<VECTOR>(b, blockIdx.y, gridDim.y, x, out, n);
     } else if (blockIdx.y == 0) {
-        const paged_mqa_schedule::Tokens<const int*> work{x.seq_lens, x.query_start_loc, n.schedule.queries};
+        const paged_mqa_schedule::Tokens<const int*> work{x.seq_lens, x.query_start_loc, n.schedule.num_queries};
         schedule<MANY>(x.seq_lens, work, out, n);
     }
 }

@@ -8,15 +8,8 @@
 // ptxas would make four of them: it moves the entry that is written, and the count, behind the wait for the anchor, and
 // predicates one of the entries on it. So the loads are ordered, and the selection is arithmetic.
 //
-// Versions, us on an H200 with three drafts, at B = 1, 128 and 1024, and at 128 with blocks of one token, measured
-// together:
-//
-//   loads as ptxas moves them                          CUDA    1.54   1.69   1.87   1.81
-//   the entry is selected by arithmetic                CUDA    1.53   1.59   1.77   1.68
-//   the same, loads in order, the written entry first  CUDA    1.42   1.50   1.63   1.50
-//                                                      Triton  1.48   1.59   1.73   1.61
-//
-// Blocks of 64 and 32 threads: 2 and 4 % slower at B = 128.
+// Versions on an H200 at B = 1, 128 and 1024, slowest first: loads as ptxas moves them; the entry selected by
+// arithmetic; the same with loads in order, the written entry first. Blocks of 64 and 32 threads: slightly slower.
 //
 // Rows from num_reqs on are padding: they load the data of the last real request, so that stale slots and anchors
 // are never dereferenced, and store the padding values. With no real request they load row 0 and use neither its slot

@@ -8,7 +8,7 @@ registers where the row was updated. Programs do not specialise as in step_prolo
 input and output: a program that read a slot for itself could read what another one has written. Further programs of a
 long row (strip > 0) only shift its tokens; what they read is by row or never written.
 
-step_epilogue.cu has the versions with their times.
+step_epilogue.cu has the versions that were tried.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ def step_epilogue_kernel(
     last_end = tl.load(x.query_start_loc + drafter.n.num_reqs)
     length = tl.load(x.seq_lens + b, mask=inside, other=0)
     slot = tl.load(x.idx_mapping + b, mask=is_real, other=0)
-    prompt_token = tl.load(drafter.x.next_prefill + slot, mask=is_real, other=0)
+    prompt_token = tl.load(drafter.x.next_prefill_tokens + slot, mask=is_real, other=0)
     s, ns, nr, computed, newest = update_rows(b, inside, x, update.out, update.n, SAMPLED)
     count = tl.maximum(ns, 1)
     if STATES:  # not `states is not None`: Triton 3.6 cannot compare a bundle that has a None
-        column = tl.load(states.x.columns_before + s, mask=s >= 0, other=0)
+        column = tl.load(states.x.state_columns_before + s, mask=s >= 0, other=0)
         frozen, to, shift = freeze(computed, column, count, states.n.block_size)
         is_moved = (s >= 0) & frozen & ((to != column) | (shift > 0))
         store_move(states.out.moves, b, column, to, shift, is_moved, inside)
         count = tl.where(frozen & (to == column), 1, count)
-    tl.store(update.out.accepted + s, count, mask=s >= 0)
+    tl.store(update.out.num_accepted_tokens + s, count, mask=s >= 0)
     kept, token = tl.where(is_real, query - nr, 0), tl.where(ns > 0, newest.to(tl.int32), prompt_token)
     strips = tl.num_programs(1)
     shift_rows(b, 0, strips, start, kept, token, length, shifted, position, drafter.x, drafter.out, LANES)

@@ -1,4 +1,4 @@
-"""The structs of CUDA sources have the fields that a launch gives them: order, offset and type of each."""
+"""CUDA sources and their launches agree: on order, offset and type of every field of a struct, and on constants."""
 
 from __future__ import annotations
 
@@ -99,3 +99,15 @@ def test_structs_are_the_bundles_of_the_operator(name, tmp_path):
     source.parent.mkdir()
     source.write_text(f'#include "{name}/{SOURCES[name].name}"\n{PRELUDE}\n' + "\n".join(dict.fromkeys(lines)))
     compile_source(source, "sm_90")
+
+
+@pytest.mark.parametrize("launches", sorted(KERNELS.glob("*/cuda.py")), ids=lambda path: path.parent.name)
+def test_constants_of_a_launch_are_those_of_its_source(launches):
+    """THREADS and the like stand in Python, for the grid, and in CUDA C++, for the compiler."""
+    text = "".join(path.read_text() for path in launches.parent.glob("*.cu*"))
+    own = vars(importlib.import_module(f"kernels.{launches.parent.name}.cuda"))
+    declared = dict(
+        re.findall(r"\b([A-Z_]+) = (\d+)[,;]", "\n".join(re.findall(r"^constexpr int .*", text, re.MULTILINE)))
+    )
+    shared = {name: int(value) for name, value in declared.items() if name in own}
+    assert {name: own[name] for name in shared} == shared

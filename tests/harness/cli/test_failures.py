@@ -160,6 +160,6 @@ def test_a_key_of_nothing_is_one_sentence(key, words, parse):
 
 
 def test_a_point_needs_a_configuration():
-    code, out, err = call("verify", "--defects", "--point", "decode_native/chain/default")
+    code, out, err = call("verify", "--point", "decode_native/chain/default")
     assert (code, out) == (2, "")
-    assert err.startswith("error: --point needs a configuration")
+    assert err.startswith("error: verify needs a configuration")

@@ -337,8 +337,8 @@ def test_the_proof_of_the_side_that_ran_is_kept(suite):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("tiny.yaml",), "needs a configuration and a revision"),
-        (("--base", "base"), "needs a configuration and a revision"),
+        (("tiny.yaml",), "needs a revision to compare with"),
+        (("--base", "base"), "CONFIG --resume is required"),
         (("tiny.yaml", "--base", "nowhere"), "--base nowhere: no such commit in this clone; fetch it first"),
         (("tiny.yaml", "--base", "base", "--head", "-x"), "see python bench.py gate --help"),
         (("tiny.yaml", "--base", "0123abc+"), "uncommitted changes have no revision"),
@@ -349,7 +349,8 @@ def test_the_proof_of_the_side_that_ran_is_kept(suite):
         (("tiny.yaml", "--base", "base", "--metric", "gpu"), "no metric named gpu; did you mean gpu_us?"),
         (("tiny.yaml", "--base", "base", "--detect", "0.01"), "must be above the threshold"),
         (("--resume", "nowhere"), "no gate here"),
-        (("tiny.yaml", "--resume", "nowhere"), "goes on as it was begun"),
+        (("tiny.yaml", "--resume", "nowhere"), "not allowed with argument CONFIG"),
+        (("--base", "base", "--resume", "nowhere"), "goes on as it was begun"),
     ],
 )
 def test_what_cannot_be_gated(arguments, message, suite):

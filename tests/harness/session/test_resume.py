@@ -159,7 +159,7 @@ def test_another_machine_or_code_is_refused(changed, before, now, bench):
 
 
 def test_out_and_resume_exclude_each_other_and_a_missing_record_is_named(bench):
-    assert "drop --out" in bench("--resume", "out", "--out", "other")[2]
+    assert "not allowed with argument --resume" in bench("--resume", "out", "--out", "other")[2]
     code, _, err, _ = bench("--resume", "nowhere")
     assert (code, err) == (2, "error: cannot read nowhere: No such file or directory")
 
