@@ -8,6 +8,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 #: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
@@ -27,7 +28,7 @@ def dependencies(files: Iterable[Path], root: Path, packages: Sequence[str]) -> 
         file = waiting.pop()
         if file not in closure:
             closure.add(file)
-            waiting += _named_in(file, root, packages)
+            waiting += _named_in(file, root, tuple(packages))
     return closure
 
 
@@ -60,13 +61,38 @@ def include_path(source: Path) -> list[Path]:
     return [source.parent, source.parent.parent]
 
 
+def variant_files(root: Path, extra: Iterable[Path] = ()) -> dict[str, Path]:
+    """``operator/variant`` -> the file that defines it, of all variants of a checkout and of the files ``extra``."""
+    paths = [path for folder in ("baselines/*", "kernels/*", "upstream") for path in root.glob(f"{folder}/*.py")]
+    return {name: path for path in (*paths, *(root / file for file in extra)) for name in _variants_in(path)}
+
+
+def _variants_in(path: Path) -> Iterator[str]:
+    """Of functions marked with ``@variant("operator", ...)``."""
+    try:
+        nodes = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError):
+        return
+    for node in nodes:
+        for mark in getattr(node, "decorator_list", ()):
+            if isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "variant" and mark.args:
+                operator = mark.args[0]
+                if isinstance(operator, ast.Constant):
+                    yield f"{operator.value}/{node.name}"
+
+
 def file_hash(path: Path) -> str:
     """The first DIGITS of its SHA-256. Raises OSError."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
-def _named_in(path: Path, root: Path, packages: Sequence[str]) -> Iterator[Path]:
+@cache
+def _named_in(path: Path, root: Path, packages: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(_read_names(path, root, packages))
+
+
+def _read_names(path: Path, root: Path, packages: tuple[str, ...]) -> Iterator[Path]:
     if path.suffix in _CUDA and path.is_file():
         text = path.read_text(encoding="utf-8", errors="replace")
         yield from (Path(name) for name, _ in headers(path, text, include_path(path)) or () if Path(name).is_file())

@@ -150,6 +150,12 @@ def notes(comparison: Comparison) -> list[str]:
         sentences += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
     if comparison.machines.why:
         sentences.append(comparison.machines.why)
+    if controls := comparison.control_cells:
+        changes = sorted(cell.ratio.median for cell in controls)
+        sentences.append(
+            f"{counted(len(controls), 'control')}, cells whose code is the same on both sides, changed by "
+            f"{percent(changes[0])} to {percent(changes[-1])} %; they decide nothing."
+        )
     blind = [cell for cell in comparison.gating_cells if cell.noisy and cell.power < POWER and cell.verdict == "unsure"]
     if blind and len(comparison.base) >= MIN_PROCESSES:
         worst = sorted(blind, key=lambda cell: -cell.sd)
@@ -185,6 +191,7 @@ def command(comparison: Comparison) -> str:
     if comparison.gating != GATING[comparison.base[0].header.environment.device]:
         parts += [word for metric in comparison.gating for word in ("--metric", metric)]
     parts += [word for glob in rule.only for word in ("--only", glob)]
+    parts += [word for glob in rule.controls for word in ("--control", glob)]
     parts += ["--any-config"] if rule.any_config else []
     return shlex.join(parts)
 
