@@ -256,7 +256,7 @@ class Estimates:
 
     def __str__(self) -> str:
         values = {GRAPH_SLOPE: self.graph} | {estimator: value for estimator, (value, _) in self.others.items()}
-        return ", ".join(f"{one.name} {significant(value, 4)}" for one, value in values.items()) + " us"
+        return ", ".join(f"{estimator.name} {significant(value, 4)}" for estimator, value in values.items()) + " us"
 
 
 def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estimates | None:

@@ -378,8 +378,15 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     @property
     def in_order(self) -> list[Cell]:
         """The cells in the order of the sweep; in the file, those of merged shards are shard by shard."""
-        place = {key: i for i, key in enumerate(self.header.cells)}
-        return sorted(self.cells, key=lambda cell: place.get(cell.key, len(place)))
+        return sorted(self.cells, key=self.place_of)
+
+    def place_of(self, line: Cell | Loop) -> int:
+        """The number of a cell or loop in the sweep; what was not planned comes last."""
+        return self._places.get(line.key, len(self._places))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: i for i, key in enumerate(self.header.cells)}
 
     def calibration_of(self, cell: Cell) -> Calibration | None:
         """The calibration of the process that timed this cell."""

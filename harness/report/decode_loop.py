@@ -44,7 +44,7 @@ def loop_tables(run: Run) -> list[Table]:
             table.of(
                 name.lower(),
                 f"{where}{name} of {reference} in ms, change with the other stacks in µs",
-                lambda ref, one, which=which: _change(ref, one, which),
+                lambda ref, loop, which=which: _change(ref, loop, which),
                 [sampled],
             )
             for which, name in METRICS.items()
@@ -130,7 +130,7 @@ class _Tables:
         footnotes, rows = Footnotes(), []
         for loops in self._points.values():
             for name in analysis.PERCENTILES:
-                entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, metric, name), footnotes)
+                entries = self._entries(loops, lambda ref, loop, name=name: _change(ref, loop, metric, name), footnotes)
                 rows.append(((*self._axes(loops, self._varying), name), entries))
         notes = (*self._notes, *self._limits, *footnotes.notes())
         return variant_table(title, (*self._varying, "percentile"), self._stacks, rows, notes, PERCENTILES)
@@ -196,9 +196,9 @@ def interval_text(interval: Interval) -> str:
     return f"[{signed(interval.low)}; {signed(interval.high)}]"
 
 
-def percent_text(found: Delta) -> str:
+def percent_text(change: Delta) -> str:
     """``−2.19 %``."""
-    return f"{found.percent.median:+.2f}{NBSP}%".replace("-", "−")
+    return f"{change.percent.median:+.2f}{NBSP}%".replace("-", "−")
 
 
 def _text(value: object) -> str:

@@ -53,8 +53,8 @@ def rows(history: History) -> list[Row]:
         cells[name] = cells.get(name, 0) + 1
         for change in series.changes:
             changes.setdefault((change.at, name), []).append(change.ratio)
-    found = [Row(at, name, len(ratios), cells[name], tuple(ratios)) for (at, name), ratios in changes.items()]
-    return sorted(found, key=lambda row: (row.at, -max(abs(math.log(ratio)) for ratio in row.ratios)))
+    by_commit = [Row(at, name, len(ratios), cells[name], tuple(ratios)) for (at, name), ratios in changes.items()]
+    return sorted(by_commit, key=lambda row: (row.at, -max(abs(math.log(ratio)) for ratio in row.ratios)))
 
 
 def summary(history: History) -> list[str]:
@@ -83,8 +83,8 @@ def tables(history: History) -> list[Table]:
     """What changed at each commit."""
     columns = (Column("variant"), number_column("change"), Column("of a cell"), number_column("cells"))
     return [
-        Table(heading(history, at), columns, text_rows((row.name, *row.texts) for row in found), kind="commit")
-        for at, found in itertools.groupby(rows(history), lambda row: row.at)
+        Table(heading(history, at), columns, text_rows((row.name, *row.texts) for row in of_commit), kind="commit")
+        for at, of_commit in itertools.groupby(rows(history), lambda row: row.at)
     ]
 
 
