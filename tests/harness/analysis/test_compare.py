@@ -615,7 +615,7 @@ def test_a_side_is_a_record_a_folder_of_a_run_or_of_several(tmp_path):
         (["--threshold", "0.1"], "must be above the threshold"),
         (["--min-change-us", "-1"], "must not be negative"),
         (["--only", "none*"], "no cell in common"),
-        (["--variants", "a", "b"], "give one RUN"),
+        (["--variants", "a", "b"], "not allowed with argument HEAD"),
     ],
 )
 def test_bad_flags_are_one_sentence(tmp_path, arguments, words):
