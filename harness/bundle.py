@@ -34,9 +34,15 @@ def bundle_type(record: type) -> type[tuple]:
     return namedtuple(record.__name__, [*names, *sorted(absent - {f.name for f in fields(record)})])
 
 
-def bundle(record: Any) -> tuple:
-    """The NamedTuple of a dataclass Inputs or Outputs. Elements of masks are bytes: Triton has no pointers to bits."""
+def bundle(record: Any, *names: str) -> tuple:
+    """The NamedTuple of a dataclass Inputs or Outputs. Elements of masks are bytes: Triton has no pointers to bits.
+
+    names: the fields that the kernel takes; without any, all. A parameter that a kernel does not read still moves those
+    behind it, and each further cache line of parameters that a kernel reads takes time in every launch.
+    """
     kind = bundle_type(type(record))
+    if names:
+        kind = namedtuple(kind.__name__, names)
     return kind(*(_field(record, name) for name in kind._fields))
 
 

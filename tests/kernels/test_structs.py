@@ -47,6 +47,11 @@ def sizes_of(operator: str) -> type[tuple]:
     return getattr(cuda, "CudaSizes", None) or triton.Sizes
 
 
+def inputs_of(operator: str) -> tuple[str, ...]:
+    """The fields of an operator's CUDA struct Inputs, if it does not have all."""
+    return getattr(importlib.import_module(f"kernels.{operator}.cuda"), "INPUTS", ())
+
+
 def filled(sizes: type[tuple]) -> tuple:
     """A NamedTuple of this type with any integers in it, and so those that are its fields."""
     kinds = {name: kind for name, kind in get_type_hints(sizes).items() if name in sizes._fields}
@@ -88,11 +93,12 @@ def test_structs_are_the_bundles_of_the_operator(name, tmp_path):
     lines = assertions(f"{name}::Sizes", filled(sizes_of(name)), {})
     for case in operator.edge_cases:  # all, as each has some of the fields only
         point = operator.complete(case.point)
-        for struct, record in (("Inputs", operator.make_inputs(point, 0)), ("Outputs", operator.make_outputs(point))):
+        x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
+        for struct, record, names in (("Inputs", x, inputs_of(name)), ("Outputs", out, ())):
             tensors = {key.removesuffix("_device"): value for key, value in vars(record).items()}
             dtypes = {key: value.dtype for key, value in tensors.items() if isinstance(value, torch.Tensor)}
             if f"struct {struct} {{" in text:
-                lines += assertions(f"{name}::{struct}", bundle(record), dtypes)
+                lines += assertions(f"{name}::{struct}", bundle(record, *names), dtypes)
     for entry in KERNELS.iterdir():  # headers are found in the folder above the source
         (tmp_path / entry.name).symlink_to(entry)
     source = tmp_path / "structs" / "structs.cu"
