@@ -239,10 +239,10 @@ MOST_NAMES = 4
 def kernel_files() -> dict[str, dict[str, str]]:
     """Kernels by the id of their variant -> the files that make them, by name -> hash."""
     files = {}
-    for one in discover().variants:
-        if one.origin.partition(".")[0] in KERNELS:
-            of_kernel = dependencies([Path(*one.origin.split(".")).with_suffix(".py")], ROOT, KERNELS)
-            files[one.id] = {str(path.relative_to(ROOT)): file_hash(path) for path in of_kernel}
+    for variant in discover().variants:
+        if variant.origin.partition(".")[0] in KERNELS:
+            of_kernel = dependencies([Path(*variant.origin.split(".")).with_suffix(".py")], ROOT, KERNELS)
+            files[variant.id] = {str(path.relative_to(ROOT)): file_hash(path) for path in of_kernel}
     return files
 
 
@@ -528,7 +528,8 @@ def placements() -> list[str]:
     rows: dict[str, list[str]] = {}
     shown = []
     records = (record(f"{GPU}/{name}") for name in PLACEMENT_RECORDS)
-    for run, cell in ((one, cell) for one in records for cell in one.in_order):
+    cells = [(run, cell) for run in records for cell in run.in_order]
+    for run, cell in cells:
         gpu, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
         if not (gpu and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128):
             continue

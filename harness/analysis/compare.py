@@ -271,7 +271,8 @@ class Comparison:
                 f"{counted(len(self.untimed), 'cell')} timed in base {'is' if len(self.untimed) == 1 else 'are'} "
                 "not timed in head"
             )
-        if moved := [cell for cell in self.control_cells if cell.verdict in ("slower", "faster")]:
+        changed = [cell for cell in self.control_cells if cell.verdict in ("slower", "faster")]
+        if moved := [cell for cell in changed if not cell.below_min_change]:
             named = ", ".join(cell.key for cell in moved)
             sentences.append(f"the machine was not steady: the same code was slower or faster in head in {named}")
         return sentences
@@ -320,7 +321,7 @@ def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Co
     gating = rule.metrics or GATING[base[0].header.environment.device]
     result = Comparison(base, head, rule, gating, _changed(base[0], head[0]), _machines(base, head))
     _judge(result, _join(result))
-    if not result.gating_cells and not result.broken:
+    if not (result.gating_cells or result.control_cells or result.broken):
         raise CompareError(
             f"{base[0].path} and {head[0].path} have no cell in common that both time by {', '.join(gating)}"
             + (f" and that matches {' '.join(rule.only)}" if rule.only else "")

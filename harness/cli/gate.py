@@ -18,6 +18,7 @@ import argparse
 import glob
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,13 +64,17 @@ STATE, CONFIG = "gate.json", "config.yaml"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate measures; gate.json. only: globs of its cells. flags: of every process, beside cells and folder.
+    """What a gate measures; gate.json.
+
+    only:     globs of its cells. flags: of every process, beside cells and folder.
     variants: files of --variants, as the processes get them.
+    cells:    side -> globs of the cells that changed, and of controls; empty where all are measured.
     """
 
     only: tuple[str, ...]
     flags: tuple[str, ...]
     variants: tuple[str, ...] = ()
+    cells: dict[str, tuple[str, ...]] = {}
     rule: Rule
     base: str
     base_name: str | None
@@ -154,17 +159,20 @@ class Gate:
         """Keep the cells that differ, and some controls. False where none differs."""
         if self.settings.same_code:
             return False
-        plans = [self._planned(suites[side]) for side in (BASE, HEAD)]
-        if None in plans:  # the process that verifies says why
+        plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
+        if None in plans.values():  # the process that verifies says why
             return True
-        keys = list(dict.fromkeys(itertools.chain(*plans)))
-        changed = changed_cells(keys, suites[BASE], suites[HEAD], [Path(file) for file in self.settings.variants])
-        if len(changed) < len(keys):
-            same = set(keys) - set(changed)
-            kept = controls([key for key in keys if key in same and "/".join(split_key(key)[:2]) in self.steady])
-            only, rule = tuple(map(glob.escape, (*changed, *kept))), self.settings.rule
-            rule = replace(rule, controls=tuple(map(glob.escape, kept)))
-            self.settings = msgspec.structs.replace(self.settings, only=only, rule=rule)
+        keys = list(dict.fromkeys(itertools.chain(*plans.values())))
+        named = re.findall(r"[^\s'\"{}\[\],=]+", f"{self.config.decode()} {' '.join(self.settings.flags)}")
+        variants = [Path(file) for file in self.settings.variants]
+        changed = changed_cells(keys, suites[BASE], suites[HEAD], variants, map(Path, named))
+        same = [key for key in keys if key not in set(changed)]
+        kept = controls([key for key in same if "/".join(split_key(key)[:2]) in self.steady])
+        wanted = {*changed, *kept}
+        cells = {side: tuple(glob.escape(key) for key in plan if key in wanted) for side, plan in plans.items()}
+        if changed and same and all(cells.values()):
+            rule = replace(self.settings.rule, controls=tuple(map(glob.escape, kept)))
+            self.settings = msgspec.structs.replace(self.settings, cells=cells, rule=rule)
             self._say(f"{len(changed)} of {counted(len(keys), 'cell')} changed; controls: {len(kept)}")
         return bool(changed)
 
@@ -173,7 +181,7 @@ class Gate:
         with tempfile.NamedTemporaryFile(suffix=".yaml") as config:
             config.write(self.config)
             config.flush()
-            command = [sys.executable, "bench.py", "run", config.name, *self.settings.flags, *self._only(None)]
+            command = [sys.executable, "bench.py", "run", config.name, *self.settings.flags, *self._only()]
             done = subprocess.run([*command, "--plan"], cwd=suite, env=_environment(), capture_output=True, text=True)
         return done.stdout.splitlines() if done.returncode == 0 else None
 
@@ -246,7 +254,7 @@ class Gate:
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
 
     def _verifying(self, side: str, suite: Path) -> _Process:
-        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
+        flags = [*self._only(side), *_rounds(PROOF_ROUNDS)]
         return self._start(side, "verified", suite, flags, self._proof(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
@@ -266,7 +274,7 @@ class Gate:
         self, side: str, pair: int, suites: dict[str, Path], only: Sequence[str] | None, hold: bool = False
     ) -> _Process:
         proof = self._proof(side).resolve()
-        flags = [*self._only(only), *_rounds(ROUNDS), "--verified-by", str(proof)]
+        flags = [*self._only(side, only), *_rounds(ROUNDS), "--verified-by", str(proof)]
         return self._start(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1), hold)
 
     def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
@@ -289,9 +297,10 @@ class Gate:
             held.running.stdin.close()
         return held
 
-    def _only(self, keys: Sequence[str] | None) -> list[str]:
-        """Flags for these cells, or for all that the gate measures."""
-        return [f"--only={pattern}" for pattern in (self.settings.only if keys is None else map(glob.escape, keys))]
+    def _only(self, side: str | None = None, keys: Sequence[str] | None = None) -> list[str]:
+        """Flags for these cells, or for all that the gate measures of a side."""
+        patterns = self.settings.cells.get(side, self.settings.only) if keys is None else map(glob.escape, keys)
+        return [f"--only={pattern}" for pattern in patterns]
 
     def _start(
         self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path, hold: bool = False

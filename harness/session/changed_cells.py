@@ -17,13 +17,17 @@ PACKAGES = ("baselines", "kernels", "upstream", "harness")
 CONTROLS = 6
 
 
-def changed_cells(keys: Sequence[str], base: Path, head: Path, extra: Sequence[Path] = ()) -> list[str]:
+def changed_cells(
+    keys: Sequence[str], base: Path, head: Path, extra: Sequence[Path] = (), data: Iterable[Path] = ()
+) -> list[str]:
     """The keys whose code differs: the files that define variant and operator with all that they depend on, or the
     engine's. A variant that is not in both checkouts, or that no ``@variant`` names, counts as changed.
 
-    extra: files of --variants, relative to both checkouts or outside of them.
+    extra: files of --variants, relative to both checkouts or outside of them. data: what may be files that all cells
+    read, such as traces, likewise.
     """
-    if _hashes(base, ENGINE) != _hashes(head, ENGINE):
+    of_all = (*ENGINE, *data)
+    if _hashes(base, of_all) != _hashes(head, of_all):
         return list(keys)
     definitions = [(root, variant_files(root, extra)) for root in (base, head)]
     same: dict[str, bool] = {}

@@ -44,6 +44,8 @@ if (here / "plans.txt").exists():
 options = parser.parse_args(sys.argv[3:])
 if getattr(options, "plan", False):
     _, *cells = map(json.loads, (here / "template.jsonl").read_text().splitlines())
+    if (here / "fewer.txt").exists():
+        cells = [cell for cell in cells if cell["variant"] != "flat_view"]
     sys.exit(print(*("/".join((cell["operator"], cell["variant"], cell["point"])) for cell in cells), sep="\\n"))
 if options.hold:
     with open(os.environ["GATE_LOG"] + ".held", "a") as log:
@@ -211,6 +213,23 @@ def test_only_cells_that_a_change_reaches_are_measured_and_some_controls(suite, 
     variants = Counter(key.split("/")[1] for _, _, only in processes(suite)[:1] for key in only.split())
     assert variants["flat_view"] == 5
     assert 0 < variants[CONTROL] <= 6
+
+
+def test_a_side_is_asked_for_its_own_cells_only(suite, with_code):
+    """Each run refuses a cell that its revision does not have."""
+    (suite / "fewer.txt").write_text("")
+    code, _, _ = bench("tiny.yaml", "--base", with_code, "--out", "../out")
+    assert code == 3  # cells of base are gone
+    for side, _, only in processes(suite)[:2]:
+        assert ("flat_view" in only) == (side == "base")
+
+
+def test_a_file_that_the_configuration_names_is_read_by_every_cell(suite, with_code):
+    with open("tiny.yaml", "a") as file:
+        file.write("# {trace: trace.csv}\n")
+    (suite / "trace.csv").write_text("another one")
+    bench("tiny.yaml", "--base", with_code, "--minutes", "0.0001", "--out", "../out")
+    assert [only for _, _, only in processes(suite)[:2]] == ["", ""]
 
 
 def test_controls_that_change_show_that_the_machine_was_not_steady(suite, with_code):
