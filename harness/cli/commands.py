@@ -100,7 +100,7 @@ def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]
 def compare_command(options: argparse.Namespace) -> int:
     from harness.cli.comparing import publish, rule_of
 
-    rule = replace(rule_of(options), any_config=options.any_config)
+    rule = replace(rule_of(options), any_config=options.any_config, controls=tuple(options.control))
     base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
     refuse_loops([*base, *head], "compare")
     of_base = {identity(run) for run in base}
@@ -124,7 +124,7 @@ def gate_command(options: argparse.Namespace) -> int:
 
     console = make_console()
     if options.resume is not None:
-        if options.base or options.head or options.out:
+        if options.base or options.head or options.out or options.all:
             raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
         gate = resume(options.resume, console)
     elif options.base is None:
@@ -132,7 +132,8 @@ def gate_command(options: argparse.Namespace) -> int:
     else:
         gate = begin(options, load_config(options, options.config), console)
     try:
-        gate.measure(options.minutes)
+        if not gate.measure(options.minutes):
+            return OK
         comparison = gate.comparison()
     except KeyboardInterrupt:
         text = f"interrupted: what is complete is kept in {gate.folder}; continue with gate --resume {gate.folder}"
