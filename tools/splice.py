@@ -226,7 +226,8 @@ def short_name(name: str) -> str:
 
 
 def packages_of(run: Run) -> str:
-    return ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
+    environment = run.header.environment
+    return ", ".join(f"{name} {environment.package(name)}" for name in environment.packages)
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------

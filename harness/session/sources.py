@@ -1,7 +1,7 @@
 """Hashes of the files that a run's cells depend on, so that a resumed run never mixes versions of code or traces.
 
 The commit is not enough: a file of --variants or a new kernel is untracked, a modified one is only "dirty", a trace may
-be anywhere. Imports from elsewhere, such as installed packages, are not checked.
+be anywhere. Of installed packages, the files are checked that variants name in ``requires``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.work_items import Cells
-from harness.contract import Variant
+from harness.contract import COMPILER, GPU, Variant
 from harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
+from harness.packages import DIGITS, file_hash, files_of
 from harness.records.schema import RecordError
 from harness.wording import printable
 
-#: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
-DIGITS = 16
 #: The engine as one entry; a path of a file cannot end so.
 ENGINE = "harness/"
 _SUFFIXES = (".py", ".cu", ".cuh")
@@ -29,8 +28,8 @@ _OTHER_FOLDER = re.compile(rf'\b(?:{"|".join(FOLDERS)})\.(\w+)|#include "(\w+)/'
 
 def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Iterable[str]) -> dict[str, str]:
     """File -> hash: of the engine, the folders of the operators and of those they import, the files of ``--variants``,
-    the sources of the variants, and every file that an axis names, such as a trace. Paths inside the repository are
-    relative to it. Raises RecordError for a file that cannot be read.
+    the sources of the variants, the files of packages that they require, and every file that an axis names, such as a
+    trace. Paths inside the repository are relative to it. Raises RecordError for a file that cannot be read.
     """
     files = dict.fromkeys(_files(_closure({item.operator for item in items})))
     files |= dict.fromkeys(Path(file) for file in variant_files)
@@ -40,7 +39,15 @@ def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Itera
     texts = {text for item in items for text in _texts(list(item.axes.values()))}
     files |= dict.fromkeys(Path(text) for text in sorted(texts) if _is_file(text))
     engine = hashlib.sha256("".join(_hash(path) for path in _code(ROOT / "harness")).encode()).hexdigest()[:DIGITS]
-    return {ENGINE: engine} | {_name(path): _hash(path) for path in files}
+    of_packages = files_of(package_needs(variants))
+    return (
+        {ENGINE: engine} | {_name(path): _hash(path) for path in files} | {n: _hash(p) for n, p in of_packages.items()}
+    )
+
+
+def package_needs(variants: Iterable[Variant]) -> list[str]:
+    """What they require of packages."""
+    return [need for variant in variants for need in variant.requires if need not in (GPU, COMPILER)]
 
 
 def _closure(operators: Collection[str]) -> list[str]:
@@ -94,7 +101,6 @@ def _name(path: Path) -> str:
 
 def _hash(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+        return file_hash(path)
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
