@@ -138,7 +138,7 @@ def checkout_of(folder: Path, files: Mapping[str, Path], is_release: bool = Fals
         tracked = git(folder, "ls-tree", "HEAD", limit_s=_LIMIT_S)
         if tracked.returncode == 0 and tracked.stdout:
             commit, date = git(folder, "log", "-1", "--format=%H %cI", limit_s=_LIMIT_S).stdout.split()
-            paths = [str(path) for path in files.values()]
+            paths = [str(path.relative_to(folder)) for path in files.values()]
             state = git(folder, "status", "--porcelain", "--ignored", "--", *paths, limit_s=_LIMIT_S)
             return Checkout(commit, date, content_hash(files) if state.stdout else None)
     except (OSError, subprocess.SubprocessError):  # no git

@@ -124,13 +124,17 @@ def gate_command(options: argparse.Namespace) -> int:
 
     console = make_console()
     if options.resume is not None:
-        if options.base or options.head or options.out:
+        if options.base or options.head or options.out or options.upstream or options.checkout:
             raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
         gate = resume(options.resume, console)
     elif options.base is None:
         raise ConfigError("gate needs a revision to compare with, such as --base main")
     else:
         gate = begin(options, load_config(options, options.config), console)
+    if (upstream := gate.settings.upstream) is not None and not upstream.changed:
+        sides = f"{upstream.name('base')} and {upstream.name('head')}"
+        console.print(Text(f"{sides} have the same files that variants require: nothing is measured"), soft_wrap=True)
+        return OK
     try:
         gate.measure(options.minutes)
         comparison = gate.comparison()

@@ -32,6 +32,7 @@ from rich.text import Text
 
 from harness.analysis.compare import Comparison, Rule, compare
 from harness.cli.comparing import rule_of
+from harness.cli.gate_upstream import Upstream, python_path, sides_of
 from harness.cli.planning import seed_of
 from harness.cli.recording import new_folder
 from harness.config.load import ConfigError, Measure, Source
@@ -58,7 +59,9 @@ STATE, CONFIG = "gate.json", "config.yaml"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate measures; gate.json. only: globs of its cells. flags: of every process, beside cells and folder."""
+    """What a gate measures; gate.json. only: globs of its cells. flags: of every process, beside cells and folder.
+    upstream: where the sides differ in a package, and the suite of both is that of head.
+    """
 
     only: tuple[str, ...]
     flags: tuple[str, ...]
@@ -68,17 +71,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     head_name: str | None
     head_changes: str | None
+    upstream: Upstream | None = None
 
     @property
     def revisions(self) -> dict[str, Revision]:
-        return {
-            BASE: Revision(self.base, self.base_name),
-            HEAD: Revision(self.head, self.head_name, self.head_changes),
-        }
+        head = Revision(self.head, self.head_name, self.head_changes)
+        return {BASE: Revision(self.base, self.base_name) if self.upstream is None else head, HEAD: head}
 
     @property
     def same_code(self) -> bool:
-        return self.base == self.head and self.head_changes is None
+        return self.upstream is None and self.base == self.head and self.head_changes is None
+
+    def name(self, side: str) -> str:
+        """What a side measures, in words."""
+        return str(self.revisions[side]) if self.upstream is None else self.upstream.name(side)
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ class Gate:
     def measure(self, minutes: float) -> None:
         """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
         began = time.monotonic()
-        base, head = self.settings.revisions.values()
+        base, head = map(self.settings.name, (BASE, HEAD))
         same = ", the same code twice" if self.settings.same_code else ""
         self._say(f"base {base}, head {head}{same}; records in {self.folder}")
         with checked_out(self.settings.revisions, self.folder) as suites:
@@ -257,6 +263,8 @@ class Gate:
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
         command += [*flags, "--no-plots", "--out", str(unfinished.resolve()), *([HOLD_FLAG] if hold else [])]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+        if self.settings.upstream is not None:
+            environment["PYTHONPATH"] = python_path(self.folder, side)
         shutil.rmtree(unfinished, ignore_errors=True)
         log.parent.mkdir(exist_ok=True)
         with open(log, "w", encoding="utf-8") as output:
@@ -284,9 +292,9 @@ class Gate:
         with suppress(OSError):  # a side that was interrupted is still in it
             (self.folder / "unfinished").rmdir()
         for process, code in incomplete:
-            revision = self.settings.revisions[process.side]
+            name = self.settings.name(process.side)
             raise RunError(
-                f"a process of {process.side}, {revision}, ended with exit code {code} before it had all cells: "
+                f"a process of {process.side}, {name}, ended with exit code {code} before it had all cells: "
                 f"{_error_in(process.log)}; its output is in {process.log}. Begin a new gate with other flags, or "
                 f"continue with gate --resume {self.folder} once the cause is fixed"
             )
@@ -340,8 +348,12 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         raise RecordError(
             f"{folder} holds a gate already; continue with gate --resume {folder}, or choose another --out"
         )
-    base = resolve("--base", options.base)
-    head = working_tree(folder) if options.head is None else resolve("--head", options.head)
+    upstream = sides_of(options, folder)
+    if upstream is not None:
+        base = head = working_tree(folder)
+    else:
+        base = resolve("--base", options.base)
+        head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     settings = Settings(
         only=tuple(options.only),
         flags=_flags(options, source.config.measure),
@@ -351,6 +363,7 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         head=head.commit,
         head_name=head.name,
         head_changes=head.changes,
+        upstream=upstream,
     )
     return Gate(folder, settings, Path(options.config).read_bytes(), console)
 
