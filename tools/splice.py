@@ -114,8 +114,8 @@ SUMMARY = {
 }
 #: What docs/records.md shows.
 STRUCTS = {
-    schema: "Header Segment Cell Status Finding Place Reason Code Metrics EstimatorSamples Environment Calibration "
-    "KernelTimes",
+    schema: "Header Segment Cell Status Finding Place Reason Code Metrics EstimatorSamples Environment Checkout "
+    "Calibration KernelTimes",
     loop_schema: "Loop LoopBlock LoopRequest LoopSpan",
 }
 #: In the order of docs/operators.md.

@@ -348,12 +348,13 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         raise RecordError(
             f"{folder} holds a gate already; continue with gate --resume {folder}, or choose another --out"
         )
-    upstream = sides_of(options, folder)
-    if upstream is not None:
-        base = head = working_tree(folder)
-    else:
+    upstream = None
+    if options.upstream is None:
         base = resolve("--base", options.base)
         head = working_tree(folder) if options.head is None else resolve("--head", options.head)
+    else:
+        base = head = working_tree(folder)
+        upstream = sides_of(options, folder)
     settings = Settings(
         only=tuple(options.only),
         flags=_flags(options, source.config.measure),

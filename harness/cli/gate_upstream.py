@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -37,13 +38,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         return f"{project(self.package)} {getattr(self, side)}"
 
 
-def sides_of(options: argparse.Namespace, folder: Path) -> Upstream | None:
-    """Takes the files of both sides into the folder of a gate; None without --upstream. Raises ConfigError."""
+def sides_of(options: argparse.Namespace, folder: Path) -> Upstream:
+    """Takes the files of both sides into the folder of a gate, where they stay if they differ. Raises ConfigError."""
     package, checkout = options.upstream, options.checkout
-    if package is None:
-        if checkout is not None:
-            raise ConfigError("--checkout belongs to --upstream PACKAGE, such as --upstream vllm")
-        return None
     if options.head is None and checkout is None:
         raise ConfigError("gate --upstream needs --head: a checkout, a wheel, or a revision of --checkout PATH")
     specs = {"base": options.base, "head": options.head or str(checkout)}
@@ -52,15 +49,19 @@ def sides_of(options: argparse.Namespace, folder: Path) -> Upstream | None:
     packages = {one.partition(":")[0].partition(".")[0] for need in needs for one in need.split("|")}
     if package not in packages:
         raise ConfigError(f"--upstream {package}: no variant requires it{did_you_mean(package, sorted(packages))}")
+    upstream = None
     try:
         sides = {
             side: take(f"--{side}", spec, checkout, package, needs, folder / FOLDER / side)
             for side, spec in specs.items()
         }
-    except ConfigError:
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)
-        raise
-    return Upstream(package=package, **sides)
+        upstream = Upstream(package=package, **sides)
+        return upstream
+    finally:
+        if upstream is None or not upstream.changed:
+            shutil.rmtree(folder / FOLDER, ignore_errors=True)
+            with suppress(OSError):  # there is more in it
+                folder.rmdir()
 
 
 def python_path(folder: Path, side: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.analysis.history import history, partition
-from harness.records.schema import RecordError
+from harness.records.schema import Checkout, RecordError
 from tests import factory, histories
 
 NAN = math.nan
@@ -104,6 +104,24 @@ def test_uncommitted_changes_are_marked():
     dirty = {1: factory.gpu_environment(commit="000000afff", dirty=True)}
     times = history(histories.runs({"a": [5.0] * 2}, 2, dirty))
     assert [state.name for state in times.states] == ["000000a", "000000a+"]
+
+
+def test_of_one_commit_the_checkouts_of_a_package_are_the_states():
+    """In the order of their commits. Records before there were checkouts, or of a release, are in that of the runs."""
+    checkouts = [Checkout("a" * 40, "2026-01-02T23:30:00+00:00"), Checkout("b" * 40, "2026-01-03T01:00:00+02:00")]
+    environments = {
+        place: factory.gpu_environment(commit="000000afff", packages={"vllm": "unknown"}, checkouts={"vllm": checkout})
+        for place, checkout in enumerate(checkouts)
+    }
+    states = history(histories.runs({"a": [5.0, 5.5]}, 2, environments)).states
+    assert [(state.name, state.differs) for state in states] == [("vLLM bbbbbbb", ()), ("vLLM aaaaaaa", ())]
+    environments[1] = factory.gpu_environment(commit="000000afff", packages={"vllm": "0.33.0"})
+    states = history(histories.runs({"a": [5.0, 5.5]}, 2, environments)).states
+    assert [state.name for state in states] == ["vLLM aaaaaaa", "vLLM 0.33.0"]
+    environments[1] = factory.gpu_environment(commit="000000bfff", packages={"vllm": "0.33.0"})
+    states = history(histories.runs({"a": [5.0, 5.5]}, 2, environments)).states
+    assert [state.name for state in states] == ["000000a", "000000b"]
+    assert "packages.vllm unknown → 0.33.0" in states[1].differs
 
 
 @pytest.mark.parametrize(

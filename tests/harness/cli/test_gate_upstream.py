@@ -72,6 +72,7 @@ def test_equal_files_are_not_measured(suite, engine):
     assert (code, err) == (0, "")
     assert "nothing is measured" in out
     assert not (suite.parent / "log").exists()
+    assert not Path("../out").exists()
 
 
 def test_the_checkout_as_it_stands_is_the_head(suite, engine):
@@ -119,7 +120,7 @@ def test_what_cannot_be_gated(arguments, message, suite, engine):
     code, _, err = bench("tiny.yaml", *arguments, "--out", "../out")
     assert code == 2
     assert message in err
-    assert not Path("../out").exists() or not any(Path("../out").iterdir())
+    assert not Path("../out").exists()
 
 
 def test_history_orders_checkouts_by_when_they_were_committed(suite, engine, monkeypatch):
@@ -217,6 +218,12 @@ def test_this_suite_with_two_repositories_of_an_engine(tmp_path, monkeypatch):
     Path("mixed").mkdir()
     for run, name in zip(sides, ("base", "head"), strict=True):
         Path(run.path).rename(f"mixed/{name}.jsonl")
-    code, _, err = call("compare", "mixed", "mixed/base.jsonl")
+    code, _, err = call("compare", "mixed", "out-same/proof/base.jsonl")
     assert code == 2
     assert "checkouts.vllm" in err
+
+    monkeypatch.syspath_prepend("out-same/upstream/head")
+    common = ("tiny.yaml", "--variants", "mine.py", "--device", "cpu", "--no-plots")
+    code, _, err = call(*common, "--verified-by", "out-same/proof/base.jsonl", "--out", "other")
+    assert code == 2
+    assert "vllm:v1/worker/lens.py differs here" in err
