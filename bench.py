@@ -155,6 +155,13 @@ def _compare_options(compare: argparse.ArgumentParser) -> None:
     compare.add_argument(
         "--any-config", action="store_true", help="allow different configurations; compare the cells that both have"
     )
+    compare.add_argument(
+        "--control",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="cells whose code is the same on both sides: they show whether the machine was steady, and decide nothing",
+    )
     compare.add_argument("--html", action="store_true", help="write comparison.html: the terminal's text and the plot")
     compare.add_argument("--json", action="store_true", help="write comparison.json")
     compare.add_argument(
@@ -203,6 +210,9 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     )
     gate.add_argument(
         "--minutes", type=_minutes, default=5.0, metavar="N", help="stop after so many minutes, sure or not (default 5)"
+    )
+    gate.add_argument(
+        "--all", action="store_true", help="measure every cell, also those whose code is the same in both revisions"
     )
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")

@@ -10,16 +10,14 @@ import importlib.util
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 import msgspec
 
+from harness.dependencies import DIGITS, file_hash
 from harness.git import git
 from harness.records.schema import Checkout
 
-#: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
-DIGITS = 16
 #: Beside files of a package that were taken out of a checkout or a wheel (``gate --upstream``): an Origin.
 ORIGIN = "spec-decode-bench.json"
 #: Seconds of a git command.
@@ -92,19 +90,6 @@ def files_of(needs: Iterable[str]) -> dict[str, Path]:
 def code_in(folder: Path) -> list[Path]:
     """All files in it but bytecode."""
     return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-
-
-def file_hash(path: Path) -> str:
-    """Raises OSError."""
-    status = path.stat()
-    return _hash_of(path, status.st_mtime_ns, status.st_size)
-
-
-@cache
-def _hash_of(path: Path, changed_ns: int, size: int) -> str:
-    """Libraries of an engine have hundreds of megabytes, and are hashed several times in a run."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
 def content_hash(files: Mapping[str, Path]) -> str:

@@ -128,6 +128,30 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
     assert "decode_native" not in text
 
 
+def sources_today(*variants, changed=()):
+    """As a record of today's code has them, but for the files ``changed``."""
+    files = {name: now for one in variants for name, now in splice.kernel_files()[one].items()}
+    return files | dict.fromkeys(changed, "0" * 16)
+
+
+TRITON, CUDA = "decode_native/triton_fused", "decode_native/cuda_fused"
+HEADER = "kernels/decode_native/decode_native.cuh"
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [((), None), ([HEADER], f"1 of 2 kernels has changed since this record*: `{CUDA}`")],
+    ids=["none", "a header"],
+)
+def test_kernels_that_changed_since_their_record_are_named(changed, line):
+    cells = [factory.cell(*name.split("/"), {"batch_size": 8}, gpu=2.0) for name in (TRITON, CUDA)]
+    cells.append(factory.cell("decode_native", "chain_clamp", {"batch_size": 8}, gpu=5.0))
+    run = factory.run(factory.gpu_environment(), cells)
+    header = structs.replace(run.header, sources=sources_today(TRITON, CUDA, changed=changed))
+    text = "\n".join(splice.tables(structs.replace(run, header=header)))
+    assert line in text if line else "changed since" not in text
+
+
 def test_the_way_of_a_cell_names_functions_that_exist():
     """And is no longer than it says: 45 functions at most."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -100,7 +100,7 @@ def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]
 def compare_command(options: argparse.Namespace) -> int:
     from harness.cli.comparing import publish, rule_of
 
-    rule = replace(rule_of(options), any_config=options.any_config)
+    rule = replace(rule_of(options), any_config=options.any_config, controls=tuple(options.control))
     base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
     refuse_loops([*base, *head], "compare")
     of_base = {identity(run) for run in base}
@@ -124,7 +124,7 @@ def gate_command(options: argparse.Namespace) -> int:
 
     console = make_console()
     if options.resume is not None:
-        if options.base or options.head or options.out or options.upstream or options.checkout:
+        if options.base or options.head or options.out or options.all or options.upstream or options.checkout:
             raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
         gate = resume(options.resume, console)
     elif options.checkout is not None and options.upstream is None:
@@ -133,12 +133,9 @@ def gate_command(options: argparse.Namespace) -> int:
         raise ConfigError("gate needs a revision to compare with, such as --base main")
     else:
         gate = begin(options, load_config(options, options.config), console)
-    if (upstream := gate.settings.upstream) is not None and not upstream.changed:
-        sides = f"{upstream.name('base')} and {upstream.name('head')}"
-        console.print(Text(f"{sides} have the same files that variants require: nothing is measured"), soft_wrap=True)
-        return OK
     try:
-        gate.measure(options.minutes)
+        if not gate.measure(options.minutes):
+            return OK
         comparison = gate.comparison()
     except KeyboardInterrupt:
         text = f"interrupted: what is complete is kept in {gate.folder}; continue with gate --resume {gate.folder}"

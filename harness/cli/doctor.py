@@ -19,6 +19,7 @@ from harness.records.schema import Calibration, Header
 from harness.report.console import print_calibration_errors, print_environment, print_rows
 from harness.session.messages import Job
 from harness.session.session import Session, header
+from harness.wording import signed
 
 #: The state that checks most: the inputs must be in L2, the rest in memory.
 CACHE = SERVING.name
@@ -99,7 +100,8 @@ def _print_residuals(console: Console, calibration: Calibration) -> None:
     rows = []
     for true_us, row in by_time.items():
         cells = [
-            f"{row[estimator].error_us * 1000:+.0f}" if estimator in row else "not taken" for estimator in ESTIMATORS
+            signed(row[estimator].error_us * 1000, ".0f") if estimator in row else "not taken"
+            for estimator in ESTIMATORS
         ]
         rows.append((f"{true_us:.2f} µs", *cells, f"±{RESIDUAL.allowed_us(true_us) * 1000:.0f}"))
     print_rows(console, ("spin of", *(f"{estimator.name}, ns off" for estimator in ESTIMATORS), "allowed"), rows)

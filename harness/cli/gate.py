@@ -1,7 +1,8 @@
 """`bench.py gate`: two revisions measured in turns, in fresh processes on one GPU, until the comparison is sure.
 
-First one process of each revision verifies and audits every cell; both run at the same time, and their times are not
-used. Of the same code twice, one does. The others time what it passed (``run --verified-by``), one at a time and in
+Cells whose code is the same in both revisions are left out, but for a few controls, which show that the machine is
+steady. First one process of each revision verifies and audits the cells; both run at the same time, and their times are
+not used. Of the same code twice, one does. The others time what it passed (``run --verified-by``), one at a time and in
 turns (base head, head base, ...), so that a drift of the machine meets both sides alike. The sides are compared after
 LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured. While a process is timed,
 the next one loads torch and the suite, and waits (``run --hold``); it uses the GPU when the other has ended.
@@ -17,11 +18,13 @@ import argparse
 import glob
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,14 +35,17 @@ from rich.text import Text
 
 from harness.analysis.compare import Comparison, Rule, compare
 from harness.cli.comparing import rule_of
-from harness.cli.gate_upstream import Upstream, python_path, sides_of
-from harness.cli.planning import seed_of
+from harness.cli.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
+from harness.cli.planning import plan_cells, prepare, seed_of
 from harness.cli.recording import new_folder
 from harness.config.load import ConfigError, Measure, Source
-from harness.discover import ROOT
+from harness.contract import COMPILER
+from harness.discover import ROOT, Catalog, DiscoveryError, unavailable
 from harness.exit_codes import UNSURE
+from harness.records.differences import differences
 from harness.records.file import read_run
-from harness.records.schema import RecordError, Run, Status
+from harness.records.schema import RecordError, Run, Status, split_key
+from harness.session.changed_cells import changed_cells, controls
 from harness.session.interrupt import end_groups
 from harness.session.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
 from harness.session.worker import RunError
@@ -59,12 +65,18 @@ STATE, CONFIG = "gate.json", "config.yaml"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate measures; gate.json. only: globs of its cells. flags: of every process, beside cells and folder.
-    upstream: where the sides differ in a package, and the suite of both is that of head.
+    """What a gate measures; gate.json.
+
+    only:     globs of its cells. flags: of every process, beside cells and folder.
+    variants: files of --variants, as the processes get them.
+    cells:    side -> globs of the cells that changed, and of controls; empty where all are measured.
+    upstream: where the sides differ in a package; the suite of both is that of head.
     """
 
     only: tuple[str, ...]
     flags: tuple[str, ...]
+    variants: tuple[str, ...] = ()
+    cells: dict[str, tuple[str, ...]] = {}
     rule: Rule
     base: str
     base_name: str | None
@@ -103,6 +115,7 @@ class Gate:
     """Measures both sides into a folder, and compares them.
 
     config:  content of the configuration of a new gate; None for one that goes on.
+    steady:  of a new gate, ids of the variants that may be controls; None where all cells are measured.
     seconds: how long each compared process took, in this call.
     _held:   the next process, which has loaded and waits for its turn.
     _running: every process that has not ended.
@@ -112,12 +125,15 @@ class Gate:
     settings: Settings
     config: bytes | None
     console: Console
+    steady: Collection[str] | None = None
     seconds: list[float] = field(default_factory=list)
     _held: _Process | None = None
     _running: list[_Process] = field(default_factory=list)
 
-    def measure(self, minutes: float) -> None:
-        """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
+    def measure(self, minutes: float) -> bool:
+        """Measure pairs until the comparison is sure, or the minutes are over. False where the revisions differ in
+        nothing that a cell depends on, and nothing was measured. Raises ConfigError, RunError.
+        """
         began = time.monotonic()
         base, head = map(self.settings.name, (BASE, HEAD))
         same = ", the same code twice" if self.settings.same_code else ""
@@ -127,6 +143,11 @@ class Gate:
             for side, revision in self.settings.revisions.items():
                 can_hold &= check_command_line(f"--{side}", revision, suites[side])
             if self.config is not None:
+                if self.steady is not None and not self._leave_out_what_is_the_same(suites):
+                    self._say("the code of every cell is the same in base and head: nothing is measured; --all does")
+                    if self.settings.upstream is not None:
+                        discard(self.folder)
+                    return False
                 self._write_down(self.config)
             try:
                 self._verify(suites)
@@ -134,20 +155,56 @@ class Gate:
                     proof = read_run(self._proof(side))
                     if not _is_timed(proof):
                         self._say(f"no cell of {side} passed, so nothing is timed")
-                        return
+                        return True
                     can_hold &= _is_gpu(proof)
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
                 end_groups([process.running for process in self._running], EXIT_LIMIT_S)
+        return True
+
+    def _leave_out_what_is_the_same(self, suites: dict[str, Path]) -> bool:
+        """Keep the cells that differ, and some controls. False where none differs."""
+        upstream = self.settings.upstream
+        if self.settings.same_code or (upstream is not None and not upstream.changed):
+            return False
+        plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
+        if None in plans.values():  # the process that verifies says why
+            return True
+        keys = list(dict.fromkeys(itertools.chain(*plans.values())))
+        named = re.findall(r"[^\s'\"{}\[\],=]+", f"{self.config.decode()} {' '.join(self.settings.flags)}")
+        variants = [Path(file) for file in self.settings.variants]
+        if upstream is not None:
+            changed = upstream.changed_cells(keys)
+        else:
+            changed = changed_cells(keys, suites[BASE], suites[HEAD], variants, map(Path, named))
+        same = [key for key in keys if key not in set(changed)]
+        kept = controls([key for key in same if "/".join(split_key(key)[:2]) in self.steady])
+        wanted = {*changed, *kept}
+        cells = {side: tuple(glob.escape(key) for key in plan if key in wanted) for side, plan in plans.items()}
+        if changed and same and all(cells.values()):
+            rule = replace(self.settings.rule, controls=tuple(map(glob.escape, kept)))
+            self.settings = msgspec.structs.replace(self.settings, cells=cells, rule=rule)
+            self._say(f"{len(changed)} of {counted(len(keys), 'cell')} changed; controls: {len(kept)}")
+        return bool(changed)
+
+    def _planned(self, suite: Path) -> list[str] | None:
+        """Keys of the cells of a revision; None where it cannot plan them."""
+        with tempfile.NamedTemporaryFile(suffix=".yaml") as config:
+            config.write(self.config)
+            config.flush()
+            command = [sys.executable, "bench.py", "run", config.name, *self.settings.flags, *self._only()]
+            done = subprocess.run([*command, "--plan"], cwd=suite, env=_environment(), capture_output=True, text=True)
+        return done.stdout.splitlines() if done.returncode == 0 else None
 
     def _measure_pairs(self, suites: dict[str, Path], end: float, minutes: float, can_hold: bool) -> None:
         only = None
         for pair in range(LOOKS[-1]):
             if pair in LOOKS:
                 comparison = self.comparison(pair)
-                only = sorted({cell.key for cell in comparison.undecided})
-                if comparison.exit_code != UNSURE or not only:
+                undecided = sorted({cell.key for cell in comparison.undecided})
+                if comparison.exit_code != UNSURE or not undecided:
                     return
+                only = [*undecided, *(cell.key for cell in comparison.control_cells)]
             if self._is_measured(pair):
                 continue
             if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
@@ -155,7 +212,7 @@ class Gate:
                 self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
-                self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
+                self._say(f"not sure of {counted(len(undecided), 'cell')}; measuring these again")
             self._measure_pair(pair, suites, only, can_hold)
 
     def _write_down(self, config: bytes) -> None:
@@ -177,7 +234,9 @@ class Gate:
         sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._proof(side)] for side in (BASE, HEAD))
         runs = [[read_run(path) for path in paths] for paths in sides]
         # Both read the same configuration; a default that head changes is a difference that the comment shows.
-        return compare(*runs, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=True))
+        differ = bool(differences(runs[0][0], runs[1][0], "compare"))
+        rule = replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=differ)
+        return compare(*runs, rule)
 
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
@@ -206,7 +265,7 @@ class Gate:
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
 
     def _verifying(self, side: str, suite: Path) -> _Process:
-        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
+        flags = [*self._only(side), *_rounds(PROOF_ROUNDS)]
         return self._start(side, "verified", suite, flags, self._proof(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
@@ -226,7 +285,7 @@ class Gate:
         self, side: str, pair: int, suites: dict[str, Path], only: Sequence[str] | None, hold: bool = False
     ) -> _Process:
         proof = self._proof(side).resolve()
-        flags = [*self._only(only), *_rounds(ROUNDS), "--verified-by", str(proof)]
+        flags = [*self._only(side, only), *_rounds(ROUNDS), "--verified-by", str(proof)]
         return self._start(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1), hold)
 
     def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
@@ -249,9 +308,10 @@ class Gate:
             held.running.stdin.close()
         return held
 
-    def _only(self, keys: Sequence[str] | None) -> list[str]:
-        """Flags for these cells, or for all that the gate measures."""
-        return [f"--only={pattern}" for pattern in (self.settings.only if keys is None else map(glob.escape, keys))]
+    def _only(self, side: str | None = None, keys: Sequence[str] | None = None) -> list[str]:
+        """Flags for these cells, or for all that the gate measures of a side."""
+        patterns = self.settings.cells.get(side, self.settings.only) if keys is None else map(glob.escape, keys)
+        return [f"--only={pattern}" for pattern in patterns]
 
     def _start(
         self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path, hold: bool = False
@@ -262,7 +322,7 @@ class Gate:
         unfinished, log = self.folder / "unfinished" / f"{side}-{name}", self.folder / "logs" / f"{side}-{name}.txt"
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
         command += [*flags, "--no-plots", "--out", str(unfinished.resolve()), *([HOLD_FLAG] if hold else [])]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+        environment = _environment()
         if self.settings.upstream is not None:
             environment["PYTHONPATH"] = python_path(self.folder, side)
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -303,6 +363,11 @@ class Gate:
         self.console.print(Text(text), soft_wrap=True)
 
 
+def _environment() -> dict[str, str]:
+    """Of a process that imports from its working directory."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+
+
 def _sides(pair: int) -> tuple[str, str]:
     """In the order in which they are measured."""
     return (BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE)
@@ -340,7 +405,9 @@ def _error_in(log: Path) -> str:
 
 
 def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate:
-    """A new gate, with the options of the command line. Raises ConfigError, RecordError, CompareError."""
+    """A new gate, with the options of the command line. Raises ConfigError, DiscoveryError, RecordError and
+    CompareError.
+    """
     if source.config.decode_loop is not None:
         raise ConfigError(f"{options.config}: gate takes sweeps; a decode loop compares its stacks within one run")
     folder = options.out or new_folder(f"gate-{source.config.name}")
@@ -348,17 +415,26 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         raise RecordError(
             f"{folder} holds a gate already; continue with gate --resume {folder}, or choose another --out"
         )
+    rule = replace(rule_of(options), only=())
+    device, catalog = prepare(options)
     upstream = None
-    if options.upstream is None:
+    if options.upstream is not None:
+        base = head = working_tree(folder)
+        upstream = sides_of(options, folder, catalog)
+    try:
+        with first_on_path(folder, HEAD) if upstream is not None else nullcontext():
+            steady = _timed_here(options, source, device, catalog)
+    except (ConfigError, DiscoveryError):
+        discard(folder)
+        raise
+    if upstream is None:
         base = resolve("--base", options.base)
         head = working_tree(folder) if options.head is None else resolve("--head", options.head)
-    else:
-        base = head = working_tree(folder)
-        upstream = sides_of(options, folder)
     settings = Settings(
         only=tuple(options.only),
         flags=_flags(options, source.config.measure),
-        rule=replace(rule_of(options), only=()),
+        rule=rule,
+        variants=_own_variants(options),
         base=base.commit,
         base_name=base.name,
         head=head.commit,
@@ -366,7 +442,21 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         head_changes=head.changes,
         upstream=upstream,
     )
-    return Gate(folder, settings, Path(options.config).read_bytes(), console)
+    return Gate(folder, settings, Path(options.config).read_bytes(), console, None if options.all else steady)
+
+
+def _timed_here(options: argparse.Namespace, source: Source, device: str, catalog: Catalog) -> set[str]:
+    """Ids of the variants of this checkout that can be timed on this machine, without those of torch.compile, which are
+    slow to prepare. Raises ConfigError where no variant can be timed.
+    """
+    variants = catalog.variants_of(plan_cells(options, source, catalog))
+    timed = [variant for variant in variants if unavailable(variant, device) is None and not variant.is_interpreted]
+    if not timed:
+        raise ConfigError(
+            "no cell of this gate can be timed here: without a GPU Triton is interpreted and CUDA kernels do not run; "
+            "run it on a machine with a GPU, or choose variants of PyTorch operators with --only"
+        )
+    return {variant.id for variant in timed if COMPILER not in variant.requires}
 
 
 def resume(folder: Path, console: Console) -> Gate:
@@ -391,10 +481,13 @@ def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
     A file of --variants in the repository is each revision's own; any other is the same for both.
     """
     given = [f"--set={text}" for text in options.set]
-    for file in options.variants:
-        path = Path(file).resolve()
-        given.append(f"--variants={path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+    given += [f"--variants={file}" for file in _own_variants(options)]
     return (*given, f"--device={options.device}", f"--seed={seed_of(measure)}")
+
+
+def _own_variants(options: argparse.Namespace) -> tuple[str, ...]:
+    paths = [Path(file).resolve() for file in options.variants]
+    return tuple(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path) for path in paths)
 
 
 def _rounds(number: int) -> list[str]:

@@ -77,7 +77,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: 
         from plots import draw_all
 
         references = _references(run)
-        drawn = draw_all([run, *references], folder)
+        drawn = draw_all([run], folder, beside=references)
     plots = counted(len({path.stem for path in drawn}), "plot")
     text = f"record, table and {plots}: {folder}"
     if drawn and references:

@@ -66,6 +66,9 @@ class Verification:
     def of(self, variant: Variant) -> list[Finding]:
         return self.findings.get(variant.id, [])
 
+    def cells_of(self, variant: Variant) -> list[Cell]:
+        return [cell for cell in self.cells if cell.variant_id == variant.id]
+
     def bad(self, variant: Variant) -> list[Finding]:
         return [finding for finding in self.of(variant) if finding.status.is_bad]
 
@@ -140,7 +143,7 @@ class Verification:
             counts = [
                 _counts([_outcome(finding) for finding in findings if finding.place in HEADS[head]]) for head in heads
             ]
-            return variant.id, *counts, _counts([cell.status for cell in self.cells if cell.variant_id == variant.id])
+            return variant.id, *counts, _counts([_outcome_at_point(cell) for cell in self.cells_of(variant)])
 
         print_rows(self.console, ("variant", *heads, "points of the sweep"), map(row, healthy))
 
@@ -157,12 +160,16 @@ class Verification:
 
     def print_left_out(self) -> None:
         """How many points and batches Triton's interpreter was too slow for, and what to change."""
-        is_left_out = lambda finding: finding.reason and finding.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
-        for head, places in HEADS.items():
-            by_variant = ([finding for finding in of if finding.place in places] for of in self.findings.values())
+        is_left_out = lambda outcome: outcome.reason and outcome.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
+        made = {
+            head: [[f for f in of if f.place in places] for of in self.findings.values()]
+            for head, places in HEADS.items()
+        }
+        made["points of the sweep"] = list(map(self.cells_of, self.catalog.variants))
+        for head, by_variant in made.items():
             slow = [of for of in by_variant if any(map(is_left_out, of))]
             if slow:
-                left = sum(bool(is_left_out(finding)) for of in slow for finding in of)
+                left = sum(bool(is_left_out(outcome)) for of in slow for outcome in of)
                 text = f"{head}: {left} of {sum(map(len, slow))} of {counted(len(slow), 'variant')} left out: "
                 self.console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
 
@@ -209,13 +216,12 @@ class Verification:
         return bool(accepted)
 
     def _print_failure(self, variant: Variant, command: Callable[[str, int], str]) -> None:
-        """The first failure of a variant, how many there are beside it, and the command that repeats it alone.
+        """The first failure of a variant, the command that repeats it alone, and where else the variant failed.
 
         Of points at capacity, which may be many, the first is the one with the shortest label.
         """
         operator = self.catalog.operators[variant.operator]
-        of_sweep = (cell.finding for cell in self.cells if cell.finding is not None and cell.variant_id == variant.id)
-        bad = self.bad(variant) or list(of_sweep)
+        bad = self.bad(variant) or [cell.finding for cell in self.cells_of(variant) if cell.finding is not None]
         if not bad:
             return
         first = min(bad, key=lambda f: len(f.name) if f.place is Place.CAPACITY_POINT else 0)
@@ -228,6 +234,12 @@ class Verification:
         if first.name:
             repeat = command(f"{variant.id}/{first.name}", self.job.seed if first.seed is None else first.seed)
             self.console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
+        others: dict[str, list[str]] = {}
+        for finding in bad:
+            if finding is not first:
+                others.setdefault(finding.check or finding.status, []).append(place_of(finding) or "some point")
+        for what, places in others.items():
+            self.console.print(Text(f"{what} at {'; '.join(places)}"), soft_wrap=True)
 
 
 def verify_all(
@@ -378,6 +390,13 @@ def known_failure_text(finding: Finding) -> str:
 
 def _outcome(finding: Finding) -> str:
     return SKIPPED.get(finding.reason and finding.reason.code, finding.status)
+
+
+def _outcome_at_point(cell: Cell) -> str:
+    """The status; of a variant that failed before it reached the point, where that was."""
+    if cell.finding is None or cell.finding.place is Place.POINT:
+        return cell.status
+    return f"{cell.status} (failed before: {cell.finding.place.replace('_', ' ')})"
 
 
 def _counts(outcomes: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ class Code(StrEnum):
     KNOWN_FAILURE = "known_failure"
     #: torch.compile would have to compile again.
     RECOMPILES = "recompiles"
-    #: There is not enough memory.
+    #: There is not enough memory. needed_bytes, free_bytes: the estimate for the point, and what there was.
     MEMORY = "memory"
     #: It passed, and has no times because Triton's interpreter ran it.
     INTERPRETED = "interpreted"
@@ -73,6 +73,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Code
     detail: str | None = None
     seconds: float | None = None
+    needed_bytes: int | None = None
+    free_bytes: int | None = None
     variant: str | None = None
 
 

@@ -37,7 +37,7 @@ from harness.report.console import PrintableConsole, print_tables, print_text
 from harness.report.escape import as_code, as_text
 from harness.report.folding import spaced
 from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
-from harness.wording import counted, project
+from harness.wording import counted, project, signed
 
 #: GitHub refuses a comment of more than 65,536 characters; what follows the tables of a bot must fit, too.
 COMMENT_BYTES = 60_000
@@ -155,6 +155,12 @@ def notes(comparison: Comparison) -> list[str]:
         sentences += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
     if comparison.machines.why:
         sentences.append(comparison.machines.why)
+    if controls := comparison.control_cells:
+        changes = sorted(cell.ratio.median for cell in controls)
+        sentences.append(
+            f"{counted(len(controls), 'control')}, cells whose code is the same on both sides, changed by "
+            f"{percent(changes[0])} to {percent(changes[-1])} %; they decide nothing."
+        )
     blind = [cell for cell in comparison.gating_cells if cell.noisy and cell.power < POWER and cell.verdict == "unsure"]
     if blind and len(comparison.base) >= MIN_PROCESSES:
         worst = sorted(blind, key=lambda cell: -cell.sd)
@@ -190,6 +196,7 @@ def command(comparison: Comparison) -> str:
     if comparison.gating != GATING[comparison.base[0].header.environment.device]:
         parts += [word for metric in comparison.gating for word in ("--metric", metric)]
     parts += [word for glob in rule.only for word in ("--only", glob)]
+    parts += [word for glob in rule.controls for word in ("--control", glob)]
     parts += ["--any-config"] if rule.any_config else []
     return shlex.join(parts)
 
@@ -296,7 +303,7 @@ def cells_table(comparison: Comparison, kind: str, cells: Sequence[CellCompariso
         parts = [cell.operator, cell.variant, where[cell.key]]
         texts = [f"{cell.variant_id} {where[cell.key]}"] if joined else parts
         texts += [cell.metric] if several else []
-        texts += [*cell.texts, change_text(cell.ratio), *([] if joined else [f"{cell.change_us.median:+.3f}"])]
+        texts += [*cell.texts, change_text(cell.ratio), *([] if joined else [signed(cell.change_us.median, ".3f")])]
         rows.append((*map(Entry, texts), Entry(label(cell, comparison), style=cell.verdict)))
     title = f"{kind.capitalize()} ({len(rows)})"
     return Table(title, tuple(columns), tuple(rows), row_heads=len(names), kind=kind)
@@ -524,7 +531,7 @@ def _size(ratio: float) -> float:
 
 def percent(ratio: float) -> str:
     """A ratio as a change in per cent: ``+15.3``."""
-    return "no ratio" if math.isnan(ratio) else f"{(ratio - 1) * 100:+z.1f}"
+    return "no ratio" if math.isnan(ratio) else signed((ratio - 1) * 100, "z.1f")
 
 
 def change_text(ratio: Interval) -> str:

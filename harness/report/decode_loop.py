@@ -19,8 +19,8 @@ from harness.records.decode_loop import Loop
 from harness.records.endings import ending
 from harness.records.schema import Run
 from harness.report.table import Entry, Table, variant_table
-from harness.report.tables import NBSP, NOTHING, Footnotes, signed
-from harness.wording import counted, significant
+from harness.report.tables import NBSP, NOTHING, Footnotes
+from harness.wording import counted, signed, significant
 
 #: The kind of the tables of percentiles, which are too long for a terminal.
 PERCENTILES = "percentiles"
@@ -198,7 +198,7 @@ def interval_text(interval: Interval) -> str:
 
 def percent_text(change: Delta) -> str:
     """``−2.19 %``."""
-    return f"{change.percent.median:+.2f}{NBSP}%".replace("-", "−")
+    return f"{signed(change.percent.median, '.2f')}{NBSP}%"
 
 
 def _text(value: object) -> str:

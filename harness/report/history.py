@@ -14,7 +14,7 @@ from harness.analysis.stats import geometric_mean
 from harness.report.console import print_tables
 from harness.report.escape import as_text
 from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
-from harness.wording import counted, significant
+from harness.wording import counted, signed, significant
 
 #: Cells that the markdown lists; a history's picture and --only show others.
 MAX_CELLS = 200
@@ -41,7 +41,7 @@ class Row:
 
 def percent(ratio: float) -> str:
     """A ratio as a change in per cent: ``−20.0 %``."""
-    return f"{(ratio - 1) * 100:+.1f}\N{NO-BREAK SPACE}%".replace("-", "−")
+    return f"{signed((ratio - 1) * 100, '.1f')}\N{NO-BREAK SPACE}%"
 
 
 def rows(history: History) -> list[Row]:

@@ -29,7 +29,7 @@ from harness.records.decode_loop import Loop
 from harness.records.endings import ending
 from harness.records.schema import Cell, Header, Run, axis_texts
 from harness.report.table import Entry, Table, variant_table
-from harness.wording import significant
+from harness.wording import signed, significant
 
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"
@@ -251,7 +251,7 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
                 continue
             change = deltas[name]
             itl, tpot = signed(change.itl_us.median), signed(change.tpot_us.median)
-            percent = f"{change.percent.median:+.2f}{NBSP}%"
+            percent = f"{signed(change.percent.median, '.2f')}{NBSP}%"
             mark = KNOWN_FAILURES if row[name].known_failures or row[baseline].known_failures else ""
             timed = True
             entries.append(Entry(f"{itl}{NBSP}{tpot}{mark}", percent, "best" if name == best else ""))
@@ -262,8 +262,3 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
     model = f"modelled, not measured: {described(serving)}"
     notes = (model, *_shared_note(shared), *known_failure_warnings(cells), *footnotes.notes())
     return [variant_table(title, axes, variants, rows, notes, kind="modelled")]
-
-
-def signed(value: float) -> str:
-    """A difference with its sign, the minus as typeset."""
-    return ("+" if value >= 0 else "−") + significant(abs(value))

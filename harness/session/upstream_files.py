@@ -16,8 +16,9 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from harness.config.load import ConfigError
+from harness.dependencies import file_hash
 from harness.git import git
-from harness.packages import ORIGIN, Origin, checkout_of, code_in, file_hash, required
+from harness.packages import ORIGIN, Origin, checkout_of, code_in, required
 from harness.records.schema import Checkout
 from harness.wording import printable
 

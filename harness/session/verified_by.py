@@ -15,7 +15,7 @@ from msgspec import structs
 
 from harness.config.load import ConfigError, Measure
 from harness.config.work_items import Cells, keys_of, with_keys
-from harness.packages import DIGITS
+from harness.dependencies import DIGITS
 from harness.records.differences import differences
 from harness.records.schema import Cell, Environment, RecordError, Run
 

@@ -562,10 +562,22 @@ def test_the_plot_is_at_most_two_screens(tmp_path, batch_sizes):
     assert len(base[0].cells) <= MAX_CELLS or "Not drawn" in drawing
 
 
-def test_nothing_to_draw_writes_nothing(tmp_path):
+@pytest.mark.parametrize("broken", ["head", "base"])
+def test_the_plot_shows_what_failed_on_one_side_with_its_reason(tmp_path, broken):
+    fine = side_of(5.0, 7.0)
+    failed = everywhere(fine, 0, status="failed", metrics=None, **factory.why_not("failed", "out of registers", ""))
+    comparison = compare(*((fine, failed) if broken == "head" else (failed, fine)))
+    _, svg = draw(comparison, tmp_path / "regression")
+    drawing = svg.read_text(encoding="utf-8")
+    assert "<!-- × failed: " in drawing
+    assert "out of registers" in drawing
+    assert ("fixed" if broken == "base" else "broken") in drawing
+
+
+def test_the_plot_shows_broken_cells_where_nothing_else_is_left(tmp_path):
     base = side_of(5.0)
-    assert draw(compare(base, everywhere(base, 0, status="failed", metrics=None)), tmp_path / "regression") == []
-    assert not list(tmp_path.iterdir())
+    paths = draw(compare(base, everywhere(base, 0, status="failed", metrics=None)), tmp_path / "regression")
+    assert "broken: " in paths[1].read_text(encoding="utf-8")
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -622,7 +634,7 @@ def test_a_side_is_a_record_a_folder_of_a_run_or_of_several(tmp_path):
         (["--threshold", "0.1"], "must be above the threshold"),
         (["--min-change-us", "-1"], "must not be negative"),
         (["--only", "none*"], "no cell in common"),
-        (["--variants", "a", "b"], "give one RUN"),
+        (["--variants", "a", "b"], "not allowed with argument HEAD"),
     ],
 )
 def test_bad_flags_are_one_sentence(tmp_path, arguments, words):

@@ -226,7 +226,7 @@ def test_doctor_on_a_calibrated_timer(examine, tmp_path):
 def test_doctor_shows_the_constant_of_the_first_launch_of_a_call(examine):
     _, text = examine(Ready(factory.gpu_environment(), factory.cold(factory.calibration(np.random.default_rng(0))), {}))
     assert re.search(r"CUPTI: add to get time in a graph \+\d+ ± \d+ ns a launch, \+\d+ ns a call", text)
-    assert re.search(r"queued events: add to get time in a graph -\d+ ± \d+ ns a launch(?!,)", text)
+    assert re.search(r"queued events: add to get time in a graph −\d+ ± \d+ ns a launch(?!,)", text)
 
 
 def test_doctor_on_a_timer_that_is_off(examine, tmp_path):

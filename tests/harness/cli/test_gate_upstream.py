@@ -45,8 +45,9 @@ def short(engine, revision):
     return git(engine, "rev-parse", revision)[:7]
 
 
-def gate_engine(*arguments, out="../out"):
-    return bench("tiny.yaml", "--upstream", "vllm", "--out", out, *arguments)
+def gate_engine(*arguments):
+    """--all: the variants of the scratch repository require no file."""
+    return bench("tiny.yaml", "--upstream", "vllm", "--out", "../out", "--all", *arguments)
 
 
 def test_two_revisions_of_a_checkout(suite, engine):
@@ -68,7 +69,8 @@ def test_two_revisions_of_a_checkout(suite, engine):
 def test_equal_files_are_not_measured(suite, engine):
     (engine / "README.md").write_text("vLLM")
     commit(engine)
-    code, out, err = gate_engine("--checkout", "../engine", "--base", "slower")
+    arguments = ("--upstream", "vllm", "--checkout", "../engine", "--base", "slower")
+    code, out, err = bench("tiny.yaml", *arguments, "--out", "../out")
     assert (code, err) == (0, "")
     assert "nothing is measured" in out
     assert not (suite.parent / "log").exists()
@@ -166,7 +168,7 @@ def fill(seq_lens, buffer, width, ratio):
 CONFIG = """\
 name: tiny
 operators: [decode_native]
-variants: ["vllm*"]
+variants: ["vllm*", chain_clamp]
 sweep: [{batch_size: 4, context_len: {uniform: [1000, 100000]}}]
 measure: {time_budget_s: 0.2, min_rounds: 3, max_rounds: 3}
 """
@@ -182,7 +184,9 @@ def engine_with(folder, kernel):
 
 @full
 def test_this_suite_with_two_repositories_of_an_engine(tmp_path, monkeypatch):
-    """Real processes on the CPU. Equal kernels are not measured, equivalent ones are, and a wrong one is rejected."""
+    """Real processes on the CPU. Equal kernels are not measured, other ones are, beside a variant of the suite as
+    control, and a wrong one is rejected.
+    """
     suite = repository_of_this_suite(tmp_path / "suite")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(revisions, "ROOT", suite)
@@ -210,15 +214,16 @@ def test_this_suite_with_two_repositories_of_an_engine(tmp_path, monkeypatch):
     code, out, err = gated("same")
     assert (code, err) == (3, "")  # one process a side is too few for a verdict
     assert f"vLLM {base[:7]} → {same[:7]}" in out
+    assert "1 of 2 cells changed; controls: 1" in out
     sides = [read_run(f"out-same/{side}/run1.jsonl") for side in ("base", "head")]
     assert [run.header.environment.checkouts["vllm"].commit for run in sides] == [base, same]
-    assert all(run.cells[0].metrics.cpu_us for run in sides)
+    assert all(cell.metrics.cpu_us for run in sides for cell in run.cells)
     digests = {run.header.sources["vllm:v1/worker/lens.py"] for run in sides}
     assert len(digests) == 2
     Path("mixed").mkdir()
     for run, name in zip(sides, ("base", "head"), strict=True):
         Path(run.path).rename(f"mixed/{name}.jsonl")
-    code, _, err = call("compare", "mixed", "out-same/proof/base.jsonl")
+    code, _, err = call("compare", "mixed", "out-same/proof/base.jsonl", "--any-config")
     assert code == 2
     assert "checkouts.vllm" in err
 

@@ -332,5 +332,6 @@ def test_sources_are_those_of_the_operators_and_of_what_they_are_made_of():
     native, step = hashed("decode_native"), hashed("decode_step")
     assert {"kernels/decode_native/decode_native.cu", "baselines/workloads/axes.py"} <= set(native)
     assert not any("decode_step/" in name or "decode_flatten/" in name for name in native)
+    assert "kernels/load.cuh" in native
     parts = ("decode_flatten", "decode_native", "mla_tile_schedule", "paged_mqa_schedule", "workloads")
     assert all(any(f"/{part}/" in name for name in step) for part in parts)
