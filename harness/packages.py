@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -172,9 +173,12 @@ def _distribution(top: str, path: Path | None) -> tuple[str, str | None]:
         if top in (one.read_text("top_level.txt") or "").split():
             return one.name, one.version
     try:
-        return top, importlib.metadata.version(top)  # installed in place
+        installed = importlib.metadata.distribution(top)
     except importlib.metadata.PackageNotFoundError:
         return top, None
+    url = json.loads(installed.read_text("direct_url.json") or "{}")
+    in_place = url.get("dir_info", {}).get("editable", False)
+    return top, installed.version if folder is None or in_place else None
 
 
 def _is_one_there(one: str) -> bool:

@@ -425,7 +425,8 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         with first_on_path(folder, HEAD) if upstream is not None else nullcontext():
             steady = _timed_here(options, source, device, catalog)
     except (ConfigError, DiscoveryError):
-        discard(folder)
+        if upstream is not None:
+            discard(folder)
         raise
     if upstream is None:
         base = resolve("--base", options.base)

@@ -22,7 +22,7 @@ from harness.session.upstream_files import Side, take
 from harness.wording import did_you_mean, project
 
 #: In the folder of a gate: a folder for each side, first on the Python path of its processes.
-FOLDER = "upstream"
+FOLDER = "packages"
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +52,8 @@ def sides_of(options: argparse.Namespace, folder: Path, catalog: Catalog) -> Ups
     packages = {one.partition(":")[0].partition(".")[0] for need in needs for one in need.split("|")}
     if package not in packages:
         raise ConfigError(f"--upstream {package}: no variant requires it{did_you_mean(package, sorted(packages))}")
+    if (folder / FOLDER).exists():
+        raise ConfigError(f"{folder / FOLDER} exists already; remove it, or choose another --out")
     try:
         base, head = (
             take(f"--{side}", spec, checkout, package, needs, folder / FOLDER / side) for side, spec in specs.items()

@@ -86,6 +86,13 @@ def test_files_are_found_and_nothing_is_imported(package, monkeypatch):
     assert versions(["engine:kernels.py", "engine:more.py"]) == {"fork": "0.33.1 and 0.34.0"}
     (second / "fork-0.34.0.dist-info" / "METADATA").unlink()  # as an interrupted removal leaves it
     assert versions(["engine:more.py"]) == {"engine": "unknown"}
+    elsewhere = package.parent / "elsewhere" / "engine-0.35.0.dist-info"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "METADATA").write_text("Name: engine\nVersion: 0.35.0\n")
+    monkeypatch.syspath_prepend(elsewhere.parent)
+    assert versions(["engine:more.py"]) == {"engine": "unknown"}
+    (elsewhere / "direct_url.json").write_text('{"url":"file:///engine","dir_info":{"editable":true}}')
+    assert versions(["engine:more.py"]) == {"engine": "0.35.0"}
     assert "engine" not in sys.modules
 
 

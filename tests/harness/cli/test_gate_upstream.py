@@ -3,6 +3,9 @@ it; the suite is the scratch repository of test_gate.py, in the last test this s
 """
 
 import json
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -96,7 +99,7 @@ def test_a_wheel_against_an_unpacked_one(suite, tmp_path):
     code, out, err = gate_engine("--base", "../vllm-0.33.0-py3-none-any.whl", "--head", "../unpacked")
     assert (code, err) == (1, "")
     assert "vLLM 0.33.0 → files " in out
-    assert not Path("../out/upstream/base/vllm/unneeded.py").exists()
+    assert not Path("../out/packages/base/vllm/unneeded.py").exists()
     assert read_run("../out/base/run1.jsonl").header.environment.packages == {"vllm": "0.33.0"}
 
 
@@ -123,6 +126,14 @@ def test_what_cannot_be_gated(arguments, message, suite, engine):
     assert code == 2
     assert message in err
     assert not Path("../out").exists()
+
+
+def test_a_folder_of_that_name_is_left_alone(suite, engine):
+    Path("../out/packages").mkdir(parents=True)
+    code, _, err = gate_engine("--checkout", "../engine", "--base", "base", "--head", "slower")
+    assert code == 2
+    assert "exists already" in err
+    assert Path("../out/packages").is_dir()
 
 
 def test_history_orders_checkouts_by_when_they_were_committed(suite, engine, monkeypatch):
@@ -227,8 +238,10 @@ def test_this_suite_with_two_repositories_of_an_engine(tmp_path, monkeypatch):
     assert code == 2
     assert "checkouts.vllm" in err
 
-    monkeypatch.syspath_prepend("out-same/upstream/head")
-    common = ("tiny.yaml", "--variants", "mine.py", "--device", "cpu", "--no-plots")
-    code, _, err = call(*common, "--verified-by", "out-same/proof/base.jsonl", "--out", "other")
-    assert code == 2
-    assert "vllm:v1/worker/lens.py differs here" in err
+    proof, kernels = (str(tmp_path / "out-same" / name) for name in ("proof/base.jsonl", "packages/head"))
+    flags = ["--variants", str(tmp_path / "mine.py"), "--device", "cpu", "--verified-by", proof, "--out", "other"]
+    command = [sys.executable, "bench.py", str(tmp_path / "tiny.yaml"), *flags]
+    environment = os.environ | {"PYTHONPATH": kernels}
+    done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "vllm:v1/worker/lens.py differs here" in done.stderr
