@@ -216,7 +216,7 @@ def test_all_of_them_are_listed_with_what_they_need():
     assert len(found) >= 6
     assert not discover().broken
     for one in found.values():
-        assert unavailable(one, "cpu") is not None
+        assert (unavailable(one, "cpu") is None) == all(need != GPU and is_there(need) for need in one.requires)
         assert one.doc
     assert "paged_mqa_schedule/deep_gemm" in found
     assert {native.name, tiles.name} & {one.operator for one in found.values()}
