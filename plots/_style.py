@@ -48,7 +48,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: and marker; tests/plots/test_plots.py checks it.
 _SALT = "2378975"
 #: Variants whose look is not left to the salt -> colour and marker.
-_CHOSEN = {"unfused": ("#009E73", "s")}
+_CHOSEN = {"unfused": ("#009E73", "s"), "vllm": ("#117733", "h"), "vllm_call": ("#AA4499", "p")}
 
 
 def variant_style(name: str) -> dict[str, Any]:

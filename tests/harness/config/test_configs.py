@@ -12,8 +12,8 @@ from harness.config.sweep import plan
 from harness.contract import Point
 
 SHIPPED = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
-#: Those with a sweep; test_decode_loop.py looks at the others.
-CONFIGS = [path for path in SHIPPED if load(path).config.decode_loop is None]
+#: Those with a sweep over variants of ours: test_decode_loop.py and test_gate_upstream.py look at the others.
+CONFIGS = [path for path in SHIPPED if load(path).config.decode_loop is None and path.stem != "vllm"]
 #: As many as an H200 measures in five minutes in the slower configurations.
 MAX_CELLS = 360
 
@@ -68,3 +68,9 @@ def test_its_points_can_be_drawn(path, catalog):
     for operator, point in largest.values():
         x = operator.make_inputs(point, 1)
         assert operator.bytes_moved(point, x) > 0
+
+
+def test_what_gates_vllm_has_a_variant_of_vllms_for_each_of_its_operators(catalog):
+    source = load(next(path for path in SHIPPED if path.stem == "vllm"))
+    items = plan(source, catalog.operators, catalog.variants)
+    assert {item.operator for item in items} == set(source.config.operators)
