@@ -125,7 +125,7 @@ def _read_names(path: Path, root: Path, packages: tuple[str, ...]) -> Iterator[P
 
 
 def _modules(root: Path, name: str) -> Iterator[Path]:
-    """The file of a module and those of the packages around it; nothing for what is no module."""
+    """The file of a module and those of the packages around it; nothing for what is not a module."""
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         stem = root.joinpath(*parts[:depth])

@@ -133,7 +133,7 @@ class RecordError(Exception):
 
 
 class Checkout(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the files of a package come from that is no release.
+    """The source of a package whose files are not a release.
 
     commit: of the git repository that tracks them, in full; date: when it was committed, ISO 8601.
     files:  hash of the files that variants require, where they are not those of the commit, or no commit is known.
