@@ -443,6 +443,15 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return moved
 
 
+def input_bytes(point: Point) -> int:
+    return mamba.table_bytes(point) + point.num_layers * num_slots(point) * state_bytes(point)
+
+
+def in_place(point: Point) -> Mapping[str, str]:
+    counts = ("num_accepted_tokens", "state_columns") if by_slot(point) else ()
+    return {name: name for name in ("conv_states", "ssm_states", *counts)}
+
+
 operator = Operator.of_module(
     __name__,
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",

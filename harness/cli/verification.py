@@ -22,7 +22,7 @@ from harness.report.console import print_checks, print_compiled, print_counts, p
 from harness.session.messages import Job
 from harness.session.session import Progress, Session
 from harness.session.worker import RunError
-from harness.verify.capacity import capacity_points
+from harness.verify.covering_array import CoveringArray, covering_array
 from harness.verify.edge_cases import check_results, is_unverified, known_failure_places
 from harness.wording import counted
 
@@ -41,7 +41,7 @@ LEGEND = {
 #: Head of a column -> the places whose findings it counts.
 HEADS = {
     "edge cases and sequences": (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
-    "capacity points": (Place.CAPACITY_POINT,),
+    "points of the array": (Place.ARRAY_POINT,),
     "random batches": (Place.RANDOM_BATCH,),
 }
 #: What the summary calls a skipped place, by the code of its reason.
@@ -51,11 +51,12 @@ SKIPPED = {Code.KNOWN_FAILURE: "beyond its known failures", Code.INTERPRETER_BUD
 @dataclass
 class Verified:
     """What was results. findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
-    cells: of the sweep. compiled: as in the header of a record.
+    cells: of the sweep. arrays: operator -> its covering array. compiled: as in the header of a record.
     """
 
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
+    arrays: dict[str, CoveringArray] = field(default_factory=dict)
     compiled: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def of(self, variant: Variant) -> list[Finding]:
@@ -71,24 +72,24 @@ def verify_all(
     catalog: Catalog,
     items: Sequence[Cells],
     defects: Sequence[Variant],
-    capacity: bool,
+    arrays: bool,
     random_batches: int,
     command: Callable[[str, int], str],
 ) -> bool:
     """Verify the variants of a sweep and historic defects, and print the results.
 
-    capacity:       verify at the points at capacity.
+    arrays:         verify at the covering array of each operator.
     random_batches: for each variant.
     command:        the command line for the key of one point, and a seed.
 
     Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
     """
     healthy = catalog.variants_of(items)
-    at_capacity = _at_capacity(catalog, healthy, job) if capacity else []
     results = Verified()
+    in_array = _in_array(catalog, healthy, job, results) if arrays else []
     try:
         known_failures = _at_known_failures(catalog, healthy, job)
-        _verify(console, job, results, healthy, defects, known_failures, at_capacity, random_batches, items)
+        _verify(console, job, results, healthy, defects, known_failures, in_array, random_batches, items)
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         if reached := [variant for variant in healthy if variant.id in results.findings]:
             _print_outcome(console, catalog, reached, results, job, command)
@@ -116,16 +117,16 @@ def _verify(
     healthy: Sequence[Variant],
     defects: Sequence[Variant],
     known_failures: Sequence[Verify],
-    at_capacity: Sequence[Cells],
+    in_array: Sequence[Cells],
     random_batches: int,
     sweep: Sequence[Cells],
 ) -> None:
-    """Fills ``results``. Variants that do not pass their edge cases are not run at capacity or on random batches."""
+    """Fills ``results``. Variants that do not pass their edge cases are not run at the array or on random batches."""
     here = [variant for variant in (*healthy, *defects) if unavailable(variant, job.device) is None]
     steps = [
         len(here),
         len(known_failures),
-        _num_cells(at_capacity),
+        _num_cells(in_array),
         len(healthy) if random_batches else 0,
         _num_cells(sweep),
     ]
@@ -133,8 +134,8 @@ def _verify(
     def keep_finding(checked: Checked) -> None:
         results.findings.setdefault(checked.variant_id, []).append(checked.finding)
 
-    def keep_capacity(cell: Cell) -> None:
-        other = Finding(status=cell.status, place=Place.CAPACITY_POINT, name=cell.point, reason=cell.reason)
+    def keep_point(cell: Cell) -> None:
+        other = Finding(status=cell.status, place=Place.ARRAY_POINT, name=cell.point, reason=cell.reason)
         results.findings[cell.variant_id].append(cell.finding or other)
 
     with progress_bar(console, sum(steps)) as update:
@@ -154,7 +155,7 @@ def _verify(
                 with Session(replace(job, compiled=())) as apart:
                     run(apart, 1, known_failures, keep_finding)
             passed = [variant for variant in healthy if variant.id in results.findings and not results.bad(variant)]
-            run(session, 2, _only(at_capacity, passed), keep_capacity)
+            run(session, 2, _only(in_array, passed), keep_point)
             if random_batches:
                 count = {"count": random_batches}
                 batches = (RandomBatches(operator=one.operator, variant=one.name, **count) for one in passed)
@@ -197,14 +198,15 @@ def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -
     ]
 
 
-def _at_capacity(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Cells]:
-    """The points at capacity of all operators, for the variants that are available here."""
+def _in_array(catalog: Catalog, healthy: Sequence[Variant], job: Job, results: Verified) -> list[Cells]:
+    """The points of all covering arrays, for the variants that are available here; fills ``results.arrays``."""
     items = []
     for name in dict.fromkeys(variant.operator for variant in healthy):
         operator = catalog.operators[name]
         variants = [v for v in healthy if v.operator == name and unavailable(v, job.device) is None]
-        points = capacity_points(operator, catalog.of(name), job.seed) if variants else []
-        items += [cells(operator, point, variants, at_capacity=True) for point in points]
+        if variants:
+            array = results.arrays[name] = covering_array(operator, catalog.of(name))
+            items += [cells(operator, point, variants, in_array=True) for point in array.points]
     return items
 
 
@@ -259,12 +261,21 @@ def _print_summary(console: Console, healthy: Sequence[Variant], results: Verifi
 
     def row(variant: Variant) -> tuple[str, ...]:
         if variant.id not in results.findings:
-            return variant.id, f"unavailable: {_missing(variant, job)}", *([""] * len(heads))
+            return variant.id, f"unavailable: {_missing(variant, job)}", *([""] * (len(heads) + bool(results.arrays)))
         mine = results.of(variant)
         counts = [_counts([_outcome(one) for one in mine if one.place in HEADS[head]]) for head in heads]
-        return variant.id, *counts, _counts([cell.status for cell in results.cells if cell.variant_id == variant.id])
+        in_sweep = _counts([cell.status for cell in results.cells if cell.variant_id == variant.id])
+        return variant.id, *counts, *([_pairs_met(variant, results)] if results.arrays else []), in_sweep
 
-    print_rows(console, ("variant", *heads, "points of the sweep"), map(row, healthy))
+    of_arrays = ["pairs of values"] if results.arrays else []
+    print_rows(console, ("variant", *heads, *of_arrays, "points of the sweep"), map(row, healthy))
+
+
+def _pairs_met(variant: Variant, results: Verified) -> str:
+    """At how many pairs of the legal ones the variant passed."""
+    array = results.arrays[variant.operator]
+    passed = {f.name for f in results.of(variant) if f.place is Place.ARRAY_POINT and f.status is Status.PASSED}
+    return f"{array.met(passed):,} of {len(array.legal):,}"
 
 
 def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequence[Cells]) -> bool:
@@ -390,14 +401,14 @@ def _print_failure(
     seed: int,
     command: Callable[[str, int], str],
 ) -> None:
-    """The first failure of a variant, how many there are beside it, and the command that repeats it alone. Of points at
-    capacity, which may be many, the first is the one with the shortest label.
+    """The first failure of a variant, how many there are beside it, and the command that repeats it alone. Of points of
+    the array, which may be many, the first is the one with the shortest label.
     """
     of_sweep = (cell.finding for cell in results.cells if cell.finding is not None and cell.variant_id == variant.id)
     bad = results.bad(variant) or list(of_sweep)
     if not bad:
         return
-    first = min(bad, key=lambda f: len(f.name) if f.place is Place.CAPACITY_POINT else 0)
+    first = min(bad, key=lambda f: len(f.name) if f.place is Place.ARRAY_POINT else 0)
     case = {one.name: one for one in operator.edge_cases if first.place is Place.EDGE_CASE}.get(first.name)
     axes = f" ({operator.label(operator.complete(case.point))})" if case else ""
     where = place_of(first) or "some point"

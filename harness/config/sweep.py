@@ -25,7 +25,7 @@ def cells(
     point: Point,
     variants: Sequence[Variant],
     baseline: str | None = None,
-    at_capacity: bool = False,
+    in_array: bool = False,
 ) -> Cells:
     """The unit of work of some variants at a point. baseline: where it is not the operator's own."""
     return Cells(
@@ -37,7 +37,7 @@ def cells(
         phase=operator.phase,
         slow=tuple(one.name for one in variants if one.is_slow_to_verify),
         known_failures={one.name: dict(one.known_failures) for one in variants if one.known_failures},
-        at_capacity=at_capacity,
+        in_array=in_array,
     )
 
 

@@ -456,6 +456,31 @@ def shrinks_in_timed_graphs(point, x, out):
             work()
 
     return launch
+
+@cheat
+def fewer_of_a_kind_in_a_graph(point, x, out):
+    "The same kernels on both sides, one of them twice outside of a graph."
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        work()
+        out.buffer.add_(0)
+        if not torch.cuda.is_current_stream_capturing():
+            out.buffer.add_(0)
+
+    return launch
+
+@cheat
+def one_operation_more_in_some_call(point, x, out):
+    "One of many calls outside of a graph does more."
+    work, calls = chain_clamp(point, x, out), itertools.count()
+
+    def launch():
+        work()
+        if not torch.cuda.is_current_stream_capturing() and next(calls) % 7 == 6:
+            out.buffer.add_(0)
+
+    return launch
 """
 #: Those of the cheats whose trick exists in the simulation, and the word of their rejection by the timing process.
 REJECTED = {
@@ -471,6 +496,13 @@ for _name in ("patches_the_event", "never_ends", "other_work_in_a_graph", "write
     del REJECTED[_name]
 #: In the simulation a graph that was captured in set-up works; on an H200 it does not.
 REJECTED["graph_of_its_own"] = "graph_safe"
+
+
+#: Variants whose calls do different work, and the words of the auditor.
+UNEQUAL = {
+    "fewer_of_a_kind_in_a_graph": "same_work: 3 operations in a graph, 4 outside of it",
+    "one_operation_more_in_some_call": "so the calls do different work",
+}
 
 
 def job(*files, **measure):
@@ -510,7 +542,7 @@ def timed(tmp_path_factory, short_replays):
         auditor = Auditor(asked)
         auditor.bring_up()
         audit_ready = auditor.ready()
-        broken = ("other_work_in_a_graph", "waits_for_the_device", "allocates_in_the_launch", "keeps_memory")
+        broken = ("other_work_in_a_graph", "waits_for_the_device", "allocates_in_the_launch", "keeps_memory", *UNEQUAL)
         audited = {one.variant: one for one in answers(auditor, *HONEST, *broken) if isinstance(one, Audited)}
     return SimpleNamespace(ready=ready, cells=cells, stream=stream, audit_ready=audit_ready, audited=audited)
 
@@ -719,6 +751,7 @@ def test_the_estimators_agree_on_a_cell(name, timed):
         ("waits_for_the_device", "no_sync: a launch waits for the device 1 time"),
         ("allocates_in_the_launch", "no_alloc: 3 allocations in a launch"),
         ("keeps_memory", "no_alloc: every launch leaks 4096 bytes"),
+        *UNEQUAL.items(),
     ],
 )
 def test_the_auditor_rejects_a_failed_check(name, words, timed):
