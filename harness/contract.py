@@ -79,7 +79,7 @@ class Axis:
 
     parse:   turns the value that YAML gives into a canonical, JSON-able one. Raises ValueError with a sentence that
              says what would be legal. For values that are not sizes, its attribute ``examples`` may list those that
-             ``verify`` combines with large sizes, or be a function (point) -> list.
+             ``verify`` combines with all sizes, or be a function (point) -> list.
     default: the value where a grid does not set the axis, or a function of the axes declared before this one.
     label:   value -> its short form in keys and tables.
     largest: the largest size worth verifying, for a size that costs launch time but no bytes, and that no rule bounds.
@@ -268,8 +268,8 @@ class Variant:
     known_failures: for an engine's kernel: glob of names of edge cases and sequences that it does not support -> why.
               ``verify`` runs them in a process of their own, and every time of the variant has a mark. At the points of
               a sweep it must be right like any other.
-    fails_on: (point, inputs on the CPU) -> whether a batch is a known failure. Points at capacity and random batches
-              have no names: those for which this is true are skipped.
+    fails_on: (point, inputs on the CPU) -> whether a batch is a known failure. Points of the covering array and
+              random batches have no names: those for which this is true are skipped.
     """
 
     operator: str

@@ -444,7 +444,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 
 def input_bytes(point: Point) -> int:
-    return mamba.table_bytes(point) + point.num_layers * num_slots(point) * state_bytes(point)
+    tables = mamba.table_bytes(point)
+    if by_slot(point):
+        tables = 4 * point.num_groups * point.max_num_seqs * (mamba.table_columns(point) + point.table_padding)
+    return 2 * tables + point.num_layers * num_slots(point) * state_bytes(point)  # tables also on the host
 
 
 def in_place(point: Point) -> Mapping[str, str]:

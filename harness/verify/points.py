@@ -1,4 +1,4 @@
-"""Legal points near given sizes: what the points at capacity and the random batches are made of. Names no operator.
+"""Legal points near given sizes: what the covering array and the random batches are made of. Names no operator.
 
 An axis is a *size* if it takes whole numbers. All others take one of their examples, which may depend on the sizes (see
 harness.contract.Axis).
@@ -111,10 +111,14 @@ class PointSearch:
                 size = self.complete(values, picks)[axis.name]
                 if size and self.parses(axis, size >> 1):
                     halved = self.legal({**values, axis.name: size >> 1}, picks, keep | {axis.name})
-                    if halved is not None:
+                    # Where another size has to grow for it, nothing may be won.
+                    if halved is not None and self._takes_less(halved, values, picks):
                         values = halved
                         turns.append(axis)
         return values if excess <= 1 else None
+
+    def _takes_less(self, values: Mapping[str, int], than: Mapping[str, int], picks: Mapping[str, int]) -> bool:
+        return self.nbytes(self.complete(values, picks)) < self.nbytes(self.complete(than, picks))
 
     @cached_property
     def _elastic(self) -> list[Axis]:
