@@ -1,6 +1,6 @@
 """Counts what the covering arrays of ``verify`` cover, for docs/verification.md: docs/pairs.json.
 
-    python -m tools.pairs && python -m tools.splice   # after a change of axes, rules, sizes= or the array itself; a minute
+    python -m tools.pairs && python -m tools.splice   # after a change of axes, rules, sizes= or the array; minutes
     python -m tools.pairs decode_flatten              # prints those of one operator, with the classes of its axes
 
 Needs no GPU.
