@@ -43,6 +43,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.util import cache_from_source
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -314,7 +315,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     from harness.session.evaluator import Evaluator
     from harness.session.messages import Job
     from harness.verify import random_batches
-    from harness.verify.edge_cases import check_variant, far_rows
+    from harness.verify.edge_cases import check_variant, far_rows, in_place
 
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
     evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False), thorough=False)
@@ -360,7 +361,8 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     random = RandomBatches(operator=case.operator, variant=case.variant, count=RANDOM_BATCHES)
     if result := rejected("random", evaluator.random_batches(random)):
         return result
-    if result := rejected("edge case", far_rows(plain, variant, device, seed)):
+    of_cases = plain, variant, device, seed
+    if result := rejected("edge case", chain(in_place(*of_cases), far_rows(*of_cases))):
         return result
     if not sweep:
         return Result(None, left_out=left_out)
