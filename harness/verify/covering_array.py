@@ -4,7 +4,7 @@ Edge cases name the batches that broke implementations. What goes wrong only whe
 of several groups, a row of 16 tokens in a batch of 128) or at size (a loop that ends too early, an index of 16 bits) is
 tried here, in the space that the axes of an operator span.
 
-The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``), powers of two, one less and one more,
+The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``), powers of two, one less or one more,
 the sizes at which a variant takes another path (``@variant(..., sizes=)``) with their neighbours, and the largest that
 the rules, ``Axis.largest`` and MOST_BYTES allow. Of a class with several values every point takes the one that was
 taken least, and each is taken at least once. The classes of any other axis are its examples.
@@ -31,6 +31,8 @@ from harness.verify.points import LARGEST, PointSearch
 MOST_BYTES = 4 << 20
 #: Of the powers of two that are classes; what is larger is met by the largest size alone.
 MOST_BITS = 16
+#: Powers of two with an even exponent.
+EVEN_POWERS = 0x55555555
 #: How often a pair meets at least, as the classes of most sizes have several values.
 MEETINGS = 2
 #: Pairs that are tried for a variant that skips most of the array, of those that it has not met.
@@ -97,10 +99,12 @@ def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant]) -> 
     bits = _largest_power(search, axis)
     declared = sorted({size for variant in variants for size in variant.sizes.get(axis.name, ())})
     powers = [2**n for n in range(2, min(bits, MOST_BITS) + 1)]
+    # One neighbour of each, as a kernel may be compiled for each value.
+    beside = [near for power in powers if (near := _past(search, axis, power) if power & EVEN_POWERS else power - 1)]
     named: dict[str, Iterable[int]] = {str(value): (value,) for value in (0, 1, 2, *axis.used)}
     named |= {
         "2^n": powers,
-        "2^n +- 1": sorted(size for power in powers for size in (power - 1, _past(search, axis, power)) if size),
+        "2^n +- 1": (3, *beside),
         "sizes": (size + step for size in declared for step in (-1, 0, 1)),
         "largest": (_last(search, axis, bits),),
     }
