@@ -30,7 +30,7 @@ class Command:
 
 
 #: Flags of earlier versions -> what they are called now.
-RENAMED = {"--floor-us": "--min-change-us", "--figure": "--metric"}
+RENAMED = {"--floor-us": "--min-change-us", "--figure": "--metric", "--no-capacity": "--no-array"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -83,13 +83,14 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     _add_sweep_options(run)
     _add_baseline(run)
     run.add_argument("--plan", action="store_true", help="print the key of every cell and stop; touches no GPU")
+    folder = run.add_mutually_exclusive_group()
     _add_out(
-        run,
+        folder,
         "where record, tables and plots go (default: results/NAME-DEVICE-TIME); of several configurations, into a "
         "folder NAME in it",
     )
+    folder.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
     _add_no_plots(run)
-    run.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
     run.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep; merge joins them")
     run.add_argument(
         "--gpus", metavar="N", help="share the points among several GPUs of this machine: 2, all, or device=0,2"
@@ -138,20 +139,28 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         help="only run the engines' attention kernels on every variant's tables, and compare their results",
     )
     verify.add_argument("--no-array", action="store_true", help="leave out the covering array")
-    verify.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
+    alone.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
     side = "a record (run.jsonl), the folder of a run, or a folder of several: one for each process"
     compare.add_argument("base", metavar="BASE", help=f"the older revision: {side}")
-    compare.add_argument("head", metavar="HEAD", nargs="?", help="the newer revision, likewise")
-    compare.add_argument(
+    other = compare.add_mutually_exclusive_group(required=True)
+    other.add_argument("head", metavar="HEAD", nargs="?", help="the newer revision, likewise")
+    other.add_argument(
         "--variants", nargs=2, metavar=("A", "B"), help="is variant A slower than B in the records of BASE?"
     )
     _add_rule_options(compare)
     _add_only(compare)
     compare.add_argument(
         "--any-config", action="store_true", help="allow different configurations; compare the cells that both have"
+    )
+    compare.add_argument(
+        "--control",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="cells whose code is the same on both sides: they show whether the machine was steady, and decide nothing",
     )
     compare.add_argument("--html", action="store_true", help="write comparison.html: the terminal's text and the plot")
     compare.add_argument("--json", action="store_true", help="write comparison.json")
@@ -186,16 +195,20 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
 
 
 def _gate_options(gate: argparse.ArgumentParser) -> None:
-    _add_config(gate, nargs="?")
+    origin = gate.add_mutually_exclusive_group(required=True)
+    _add_config(origin, nargs="?")
     _add_sweep_options(gate)
     gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
     gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
     gate.add_argument(
         "--minutes", type=_minutes, default=5.0, metavar="N", help="stop after so many minutes, sure or not (default 5)"
     )
+    gate.add_argument(
+        "--all", action="store_true", help="measure every cell, also those whose code is the same in both revisions"
+    )
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
-    gate.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
+    origin.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
 
 
 def _merge_options(merge: argparse.ArgumentParser) -> None:
@@ -340,7 +353,7 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _add_out(command: argparse.ArgumentParser, meaning: str, **more: Any) -> None:
+def _add_out(command: argparse._ActionsContainer, meaning: str, **more: Any) -> None:
     command.add_argument("--out", type=_folder, metavar="FOLDER", help=meaning, **more)
 
 
@@ -371,7 +384,7 @@ def _add_device(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_config(command: argparse.ArgumentParser, **more: Any) -> None:
+def _add_config(command: argparse._ActionsContainer, **more: Any) -> None:
     command.add_argument("config", metavar="CONFIG", help="a YAML file, see configs/", **more)
 
 

@@ -1,8 +1,8 @@
 """An operator's inputs or outputs as one argument of a kernel: a NamedTuple in Triton, a struct by value in CUDA C++.
 
-A kernel then reads ``x.idx_mapping`` and ``out.total``, as the reference does, and a kernel made of several parts hands
+A kernel then reads ``x.idx_mapping`` and ``out.total_len``, as the reference does, and a kernel made of several parts hands
 each of them its own bundles. Triton makes flat parameters of the fields; one that is None vanishes, and
-``x.bins is not None`` is decided when the kernel is compiled.
+``x.output_bin_counts is not None`` is decided when the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -34,9 +34,15 @@ def bundle_type(record: type) -> type[tuple]:
     return namedtuple(record.__name__, [*names, *sorted(absent - {f.name for f in fields(record)})])
 
 
-def bundle(record: Any) -> tuple:
-    """The NamedTuple of a dataclass Inputs or Outputs. Elements of masks are bytes: Triton has no pointers to bits."""
+def bundle(record: Any, *names: str) -> tuple:
+    """The NamedTuple of a dataclass Inputs or Outputs. Elements of masks are bytes: Triton has no pointers to bits.
+
+    names: the fields that the kernel takes; without any, all. A parameter that a kernel does not read still moves those
+    behind it, and each further cache line of parameters that a kernel reads takes time in every launch.
+    """
     kind = bundle_type(type(record))
+    if names:
+        kind = namedtuple(kind.__name__, names)
     return kind(*(_field(record, name) for name in kind._fields))
 
 

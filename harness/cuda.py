@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import importlib.metadata
 import os
-import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +22,7 @@ from cuda.core import Kernel, ObjectCode, Program, ProgramOptions
 from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 
 from harness.cuda_graph import checked
+from harness.dependencies import headers, include_path
 from harness.launch import packed
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +32,6 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 CACHE_SWITCH = "BENCH_CUBIN_CACHE"
 #: Bytes of all cubins on disk; those not read for longest go first.
 MAX_CACHE_BYTES = 256 * 2**20
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.MULTILINE)
 
 
 class CompileError(RuntimeError):
@@ -44,11 +43,11 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
     """The cubin of one .cu file for one architecture such as ``sm_90``, compiled once per process, and on this machine
     only where it is not in the cache on disk. Needs no GPU.
 
-    Include paths: the folder of the file, and the one above for ``"other_operator/header.cuh"``. Raises CompileError.
+    Raises CompileError.
     """
-    include_path = [str(path.parent), str(path.parent.parent)]
     lineinfo = '"' not in str(path)  # NVRTC writes the paths of headers into it, and ptxas stumbles over a quote
-    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=lineinfo, include_path=include_path)
+    folders = [str(folder) for folder in include_path(path)]
+    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=lineinfo, include_path=folders)
     try:
         text = path.read_text(encoding="utf-8")
         key = _cache_key(path, text, options)
@@ -103,37 +102,15 @@ def _disk_cache() -> FileStreamProgramCache | None:
 
 def _cache_key(path: Path, text: str, options: ProgramOptions) -> bytes | None:
     """Of source, headers, options, architecture and compiler; None where the headers are not known before compiling."""
-    headers = _headers(path, text, [Path(folder) for folder in options.include_path])
-    if headers is None or _disk_cache() is None:
+    included = headers(path, text, include_path(path))
+    if included is None or _disk_cache() is None:
         return None
     digest = hashlib.sha256(_compiler_version().encode())
-    for name, content in headers:
+    for name, content in included:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return make_program_cache_key(
         code=text, code_type="c++", options=options, target_type="cubin", extra_digest=digest.digest()
     )
-
-
-def _headers(path: Path, text: str, include_path: list[Path]) -> list[tuple[str, bytes]] | None:
-    """(path, content) of all headers that a source includes, also through others, or (name, b"") of one that lies in no
-    folder, as those of NVRTC do. None where a name is made by the preprocessor.
-    """
-    found: dict[str, bytes] = {}
-    waiting = [(path.parent, text)]
-    while waiting:
-        folder, including = waiting.pop()
-        for quoted, angled, computed in _INCLUDE.findall(including):
-            if computed:
-                return None
-            folders = [folder, *include_path] if quoted else include_path
-            name = quoted or angled
-            header = next((file for one in folders if (file := one / name).is_file()), None)
-            if header is None:
-                found.setdefault(name, b"")
-            elif str(header) not in found:
-                found[str(header)] = header.read_bytes()
-                waiting.append((header.parent, found[str(header)].decode("utf-8", "replace")))
-    return sorted(found.items())
 
 
 @cache

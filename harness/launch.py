@@ -152,10 +152,10 @@ def _is_on_gpu(argument: Any) -> bool:
     return getattr(argument, "is_cuda", False)
 
 
-def _for_any_size(argument: Any, in_bundle: bool = False) -> Any:
+def for_any_size(argument: Any, in_bundle: bool = False) -> Any:
     """What to compile for. Triton specialises on integers of 1 in a tuple even under do_not_specialize."""
     if isinstance(argument, tuple):
-        return type(argument)._make(_for_any_size(field, in_bundle=True) for field in argument)
+        return type(argument)._make(for_any_size(field, in_bundle=True) for field in argument)
     if in_bundle and isinstance(argument, int):
         return 3 if -(2**31) <= argument < 2**31 else 2**31 + 3
     return argument
@@ -177,7 +177,7 @@ def fixed_launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: A
     ordinary = functools.partial(kernel[grid], *arguments, **options)
     if 0 in grid or not isinstance(kernel, JITFunction) or not _is_on_gpu(arguments):
         return ordinary
-    compiled = kernel.warmup(*map(_for_any_size, arguments), grid=grid, **options)
+    compiled = kernel.warmup(*map(for_any_size, arguments), grid=grid, **options)
     try:
         compiled.run  # noqa: B018  loads the cubin; compiled.function is None before
         about, function = compiled.metadata, driver.CUfunction(compiled.function)

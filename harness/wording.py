@@ -56,6 +56,14 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{max(digits - 1 - max(int(exponent or 0), 0), 0)}f}"
 
 
+def signed(value: float, form: str | None = None) -> str:
+    """A difference with its sign, the minus as typeset: ``+15.3``, ``−2.00``. form: of a format, such as ``.1f``; None
+    for three significant digits.
+    """
+    text = f"{value:+{form}}" if form else f"{'+' if value >= 0 else '-'}{significant(abs(value))}"
+    return text.replace("-", "−")
+
+
 def first_line(error: BaseException) -> str:
     """``Type: first line of the message (mine.py, line 12)``; the message is cut at LONGEST_LINE characters.
 

@@ -33,15 +33,26 @@ FIGURES = (
 BY_GPU = ("latency", "itl_tpot")
 
 
-def draw_all(runs: Sequence[Run], folder: Path, by: str = "panel", figures: Sequence[str] = FIGURES) -> list[Path]:
+def draw_all(
+    runs: Sequence[Run],
+    folder: Path,
+    by: str = "panel",
+    figures: Sequence[str] = FIGURES,
+    beside: Sequence[Run] = (),
+) -> list[Path]:
     """Draw these figures into ``folder``; the paths of the files written.
 
-    by: "panel" draws each GPU in panels of its own, "gpu" in a colour of its own in the figures of BY_GPU.
+    by:     "panel" draws each GPU in panels of its own, "gpu" in a colour of its own in the figures of BY_GPU.
+    beside: recorded runs to draw in panels of their own, in the figures for which ``runs`` hold something.
     """
-    from plots._style import save
+    from plots._style import name_recorded, save
 
     written = []
     for name in figures:
-        drawn = import_module(f"plots.{name}").figure(runs, **({"by": by} if name in BY_GPU else {}))
+        module, options = import_module(f"plots.{name}"), {"by": by} if name in BY_GPU else {}
+        drawn = module.figure(runs, **options)
+        if drawn and beside:
+            drawn = module.figure([*runs, *beside], **options)
+            name_recorded(drawn, beside)
         written += save(drawn, Path(folder) / name) if drawn else []
     return written

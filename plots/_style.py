@@ -143,6 +143,13 @@ def mark_uncalibrated(fig: Figure, runs: Iterable[Run]) -> None:
         fig.text(0.01, 1.01, wrapped, fontsize=LABEL_PT, color="#B00020", weight="bold", ha="left", va="bottom")
 
 
+def name_recorded(fig: Figure, runs: Iterable[Run]) -> None:
+    """Say in the title which devices' panels show these runs, which were recorded earlier."""
+    devices = dict.fromkeys(device_name(run.header.environment) for run in runs)
+    text = f"{fig.get_suptitle()}\nPanels of {', '.join(devices)}: runs recorded earlier, nothing of this one"
+    fig.suptitle(text, fontsize=TITLE_PT)
+
+
 def _freeze_layout(fig: Figure) -> None:
     """Replace the layout by its rounded positions: the last bits of its solver differ between processes, and with them
     the ids in an SVG.

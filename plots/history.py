@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from harness.analysis.history import History, Series
 from harness.analysis.stats import median_us
+from harness.wording import signed
 from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, environment_caption, new_figure, save
 
 #: Panels of the figure: two screens at 880 px.
@@ -82,7 +83,7 @@ def _panel(ax: Axes, history: History, series: Series) -> None:
         slower = change.ratio > 1
         style = {"color": SLOWER if slower else FASTER, "fontsize": SMALL_PT, "ha": "center"}
         ax.plot(change.at, change.head_us, "^" if slower else "v", color=style["color"], markersize=6, zorder=4)
-        text = f"{(change.ratio - 1) * 100:+.1f} %".replace("-", "−")
+        text = f"{signed((change.ratio - 1) * 100, '.1f')} %"
         offset, anchor = ((0, 6), "bottom") if slower else ((0, -6), "top")
         ax.annotate(text, (change.at, change.head_us), offset, textcoords="offset points", va=anchor, zorder=5, **style)
     _scale(ax)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
 from harness.records.schema import Run
+from harness.wording import signed
 from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
 from plots._by_gpu import GpuStyles, title_shared
 from plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
@@ -170,4 +171,4 @@ def _draw_panel(ax: Axes, drawings: Sequence[_Drawing], styles: GpuStyles | None
 
 def _percent(value: float) -> str:
     digits = 0 if abs(value) >= 10 else 1 if abs(value) >= 1 else 2
-    return f"{value:+.{digits}f}".replace("-", "−")
+    return signed(value, f".{digits}f")

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from harness.analysis.decode_loop import Delta
 from harness.records.schema import Run
+from harness.wording import signed
 from plots._loops import (
     LoopPanel,
     draw_changes,
@@ -119,4 +120,4 @@ def _draw_panel(
 
 
 def _percent(value: float) -> str:
-    return f"{value:+.1f} %".replace("-", "−") if abs(value) >= 0.1 else f"{value:+.2f} %".replace("-", "−")
+    return f"{signed(value, '.1f' if abs(value) >= 0.1 else '.2f')} %"

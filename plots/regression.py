@@ -1,4 +1,5 @@
-"""A comparison: a forest plot of head / base, first of each variant, then of the cells that changed or are unsure.
+"""A comparison: a forest plot of head / base, first of each variant, then the cells that broke, with the reason, then
+those that changed or are unsure.
 
 The verdicts are those of harness/analysis/compare.py.
 """
@@ -19,14 +20,17 @@ from matplotlib.lines import Line2D
 
 from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Summary, Verdict
 from harness.analysis.stats import Interval
-from harness.records.schema import Run, axis_texts, label_parts
+from harness.records.schema import Run, axis_texts, label_parts, split_key
+from harness.wording import counted, signed
 from plots._style import DPI, caption, commit, machine, mark_uncalibrated, save
 
 #: 1170 px at the resolution of ``save``, the width of an image in a pull request.
 WIDTH_IN = 7.8
 #: Rows at most, and the height: two screens of 900 px at a width of 880 px.
-MAX_CELLS, MAX_MEANS, MAX_IN = 40, 30, 15.0
+MAX_CELLS, MAX_MEANS, MAX_BROKEN, MAX_IN = 40, 30, 8, 15.0
 LABEL_CHARACTERS = 50
+#: Of the reason why a cell broke: letters a line, and lines.
+REASON_CHARACTERS, REASON_LINES = 46, 4
 LINE_IN, GAP_IN, AROUND_IN = 0.135, 0.06, 1.15
 TEXT_PT, NOTE_PT, TITLE_PT = 7.5, 6.5, 9.5
 
@@ -37,6 +41,8 @@ MARKS = {
     "same": {"color": "#777777", "marker": "o", "markerfacecolor": "#777777"},
     "unsure": {"color": "#B07500", "marker": "D", "markerfacecolor": "white"},
 }
+#: The colour of what failed on one side.
+BROKEN = "#B00020"
 #: Which cells are drawn first where not all can be.
 URGENCY = ("slower", "faster", "unsure", "same")
 #: An axis shorter than SHORT (log units) has ticks at even steps in per cent. A longer one has them at MULTIPLES, the
@@ -55,7 +61,7 @@ MULTIPLES = tuple(
 class Line:
     """An entry of the plot: a variant or a cell with its change, or a heading, without one.
 
-    lines: number of text lines in the label. right: text beside the plot.
+    lines: number of text lines in the label. right: text beside the plot. reason: inside the plot, why a cell broke.
     """
 
     label: str
@@ -64,15 +70,16 @@ class Line:
     verdict: Verdict = "same"
     right: str = ""
     mean: bool = False
+    reason: str = ""
 
 
 def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
-    """Write the plot as PNG and SVG; [] where there is nothing to compare, as when every cell broke."""
+    """Write the plot as PNG and SVG; [] where there is nothing to draw."""
     cells = comparison.gating_cells
-    if not cells:
-        return []
     several = len(comparison.gating) > 1
-    means = _summary_lines(comparison, several)
+    means = [*_summary_lines(comparison, several), *_broken_lines(comparison)]
+    if not (cells or means):
+        return []
     urgent = sorted(cells, key=_urgency)
     drawn = _that_fit([cell for cell in urgent if cell.verdict != "same"], means, several)
     lines = [*means, *_lines(drawn, several)]
@@ -110,14 +117,32 @@ def _summary_lines(comparison: Comparison, several: bool) -> list[Line]:
     found = [one for one in comparison.summaries if one.metric in comparison.gating]
     kept = sorted(found, key=_urgency)[:MAX_MEANS]
     more = f" ({len(found) - len(kept)} more variants changed less)" if len(found) > len(kept) else ""
-    lines = [Line(f"geometric mean of a variant{more}", 1)]
+    lines = [Line(f"geometric mean of a variant{more}", 1)] if found else []
     for one in found:
         if one in kept:
             words = [f"{one.operator} / {one.variant}", *([one.metric] if several else [])]
             label = textwrap.wrap("  ".join(words), LABEL_CHARACTERS, break_on_hyphens=False)
-            right = f"{(one.ratio.median - 1) * 100:+z.1f} %".replace("-", "−")
-            cells = f"{right} · {one.cells} cell{'s' * (one.cells > 1)}"
-            lines.append(Line("\n".join(label), len(label), one.ratio, one.verdict, cells, mean=True))
+            right = f"{signed((one.ratio.median - 1) * 100, 'z.1f')} % · {counted(one.cells, 'cell')}"
+            lines.append(Line("\n".join(label), len(label), one.ratio, one.verdict, right, mean=True))
+    return lines
+
+
+def _broken_lines(comparison: Comparison) -> list[Line]:
+    """Cells that failed on one side or are no longer timed, with the reason; the first MAX_BROKEN of each."""
+    groups = {
+        "broken: passed in base, wrong or failing in head": [(one, one.head) for one in comparison.broken],
+        "no longer timed in head": [(one, one.head) for one in comparison.untimed],
+        "fixed: wrong or failing in base, passed in head": [(one, one.base) for one in comparison.fixed],
+    }
+    lines = []
+    for heading, transitions in groups.items():
+        lines += [Line(heading, 1)] if transitions else []
+        for one, state in transitions[:MAX_BROKEN]:
+            operator, variant, point = split_key(one.key)
+            axes = ", ".join(f"{axis}={value}" for axis, value in label_parts(point).items())
+            label = textwrap.wrap(f"{operator} / {variant}  {axes}", LABEL_CHARACTERS, break_on_hyphens=False)
+            reason = textwrap.wrap(f"× {state}", REASON_CHARACTERS, max_lines=REASON_LINES, placeholder=" …")
+            lines.append(Line("\n".join(label), max(len(label), len(reason)), reason="\n".join(reason)))
     return lines
 
 
@@ -172,14 +197,17 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, comparison: Com
     small = text | {"fontsize": NOTE_PT, "color": "#555555"}
     top = 0.0
     named = False
-    for line in lines:
+    for line, following in zip(lines, [*lines[1:], None], strict=True):
         middle = top + (line.lines * LINE_IN + GAP_IN) / 2
-        if line.ratio is None:
+        if line.reason:
+            axes.text(-0.015, middle, line.label, ha="right", **text)
+            axes.text(0.01, middle, line.reason, ha="left", **small | {"color": BROKEN})
+        elif line.ratio is None:
             axes.axhline(top, color="#BBBBBB", linewidth=0.6, zorder=1)
             heading, *shared = line.label.split("\n")
             axes.text(-0.015, top + (LINE_IN + GAP_IN) / 2, heading, ha="right", weight="bold", **text)
             axes.text(-0.015, middle + LINE_IN / 2, "\n".join(shared), ha="right", **small)
-            if top and not named:
+            if top and not named and following.ratio is not None:
                 axes.text(1.015, top + (LINE_IN + GAP_IN) / 2, sides, ha="left", **small)
                 named = True
         else:
@@ -208,7 +236,7 @@ def _percent_axis(axes: Axes, ratios: Sequence[Interval], threshold: float) -> N
     """
     changes = [math.log(one.median) for one in ratios]
     least = 2 * max(math.log1p(threshold), -math.log1p(-threshold))
-    low, high = min(*changes, -least), max(*changes, least)
+    low, high = min([*changes, -least]), max([*changes, least])
     room = 0.5 * (high - low)
     bounds = [bound for one in ratios if not math.isnan(one.low) for bound in (math.log(one.low), math.log(one.high))]
     low, high = (
@@ -220,7 +248,7 @@ def _percent_axis(axes: Axes, ratios: Sequence[Interval], threshold: float) -> N
     ticks = _even_ticks(low, high) if high - low < SHORT else _round_ticks(low, high)
     axes.set_xticks(
         [math.log1p(tick / 100) for tick in ticks],
-        [f"{tick:+.6g}".replace("-", "−") if tick else "0" for tick in ticks],
+        [signed(tick, ".6g") if tick else "0" for tick in ticks],
         fontsize=TEXT_PT,
     )
     axes.grid(axis="x", color="#EEEEEE", linewidth=0.6, zorder=0)
@@ -253,12 +281,9 @@ def _title(comparison: Comparison) -> str:
 def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Sequence[CellComparison]) -> str:
     left_out = Counter(cell.verdict for cell in cells) - Counter(cell.verdict for cell in drawn)
     left_out.pop("same", None)
-    cannot_be_drawn = {
-        "broken": len(comparison.broken),
-        "no longer timed": len(comparison.untimed),
-    }
+    of_one_side = {"broken": comparison.broken, "no longer timed": comparison.untimed, "fixed": comparison.fixed}
     not_drawn = [f"{number} more {verdict}" for verdict, number in left_out.items()]
-    not_drawn += [f"{number} {what}" for what, number in cannot_be_drawn.items() if number]
+    not_drawn += [f"{len(of) - MAX_BROKEN} more {what}" for what, of in of_one_side.items() if len(of) > MAX_BROKEN]
     observation = "round" if comparison.unit == "round" else "process"
     small_us = f"{comparison.rule.min_change_us:g} µs"
     small = any(cell.below_min_change and cell.verdict in ("slower", "faster") for cell in drawn)

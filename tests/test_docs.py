@@ -71,31 +71,32 @@ def test_the_example_of_the_readme_is_a_variant():
 
 
 @pytest.mark.parametrize(
-    ("block", "error"),
+    ("block", "place", "error"),
     [
-        (
-            "<!-- splice:sumary -->\n<!-- /splice -->",
-            "page.md, line 3: no block is called 'sumary'; did you mean summary?",
-        ),
+        ("<!-- splice:sumary -->\n<!-- /splice -->", "page.md, line 3", "did you mean summary?"),
         (
             "<!-- splice:nvidia-h200/mtp1x -->\n<!-- /splice -->",
-            "page.md, line 3: there is no record results/reference/nvidia-h200/mtp1x.jsonl; "
-            "did you mean nvidia-h200/mtp1?",
+            "page.md, line 3",
+            "no record results/reference/nvidia-h200/mtp1x.jsonl; did you mean nvidia-h200/mtp1?",
         ),
-        ("<!-- splice:runs -->", "page.md: the block 'runs' has no <!-- /splice -->"),
+        ("<!-- splice:runs -->", "page.md", "'runs' has no <!-- /splice -->"),
         (
             "<!-- splice:runs -->\n<!-- splice:summary -->\n<!-- /splice -->",
-            "page.md, line 3: the block 'runs' has no <!-- /splice -->",
+            "page.md, line 3",
+            "'runs' has no <!-- /splice -->",
         ),
     ],
     ids=["unknown block", "missing record", "unclosed", "unclosed before another"],
 )
-def test_a_block_that_cannot_be_written_is_one_sentence(block, error, tmp_path, monkeypatch, capsys):
+def test_a_block_that_cannot_be_written_is_one_sentence(block, place, error, tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     page.write_text(f"# Page\n\n{block}\n")
     monkeypatch.setattr(splice, "documents", lambda: [page])
     assert splice.main([]) == 2
-    assert capsys.readouterr().err == f"error: {error}\n"
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {place}: ")
+    assert error in err
+    assert err.count("\n") == 1
     assert page.read_text() == f"# Page\n\n{block}\n"
 
 
@@ -125,6 +126,30 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
     assert "deep_gemm 2.5.0" in text
     assert "does not support" in text
     assert "decode_native" not in text
+
+
+def sources_today(*variants, changed=()):
+    """As a record of today's code has them, but for the files ``changed``."""
+    files = {name: now for one in variants for name, now in splice.kernel_files()[one].items()}
+    return files | dict.fromkeys(changed, "0" * 16)
+
+
+TRITON, CUDA = "decode_native/triton_fused", "decode_native/cuda_fused"
+HEADER = "kernels/decode_native/decode_native.cuh"
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [((), None), ([HEADER], f"1 of 2 kernels has changed since this record*: `{CUDA}`")],
+    ids=["none", "a header"],
+)
+def test_kernels_that_changed_since_their_record_are_named(changed, line):
+    cells = [factory.cell(*name.split("/"), {"batch_size": 8}, gpu=2.0) for name in (TRITON, CUDA)]
+    cells.append(factory.cell("decode_native", "chain_clamp", {"batch_size": 8}, gpu=5.0))
+    run = factory.run(factory.gpu_environment(), cells)
+    header = structs.replace(run.header, sources=sources_today(TRITON, CUDA, changed=changed))
+    text = "\n".join(splice.tables(structs.replace(run, header=header)))
+    assert line in text if line else "changed since" not in text
 
 
 def test_the_way_of_a_cell_names_functions_that_exist():

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.processes import run_python
 
 ROOT = Path(__file__).parents[1]
@@ -186,18 +184,6 @@ def test_upstream_variants_import_the_types_of_operators_and_each_other():
     assert offenders(modules("upstream"), is_allowed) == {}
 
 
-@pytest.mark.parametrize("folder", ["baselines", "kernels"])
-def test_few_arrows_between_operators(folder):
-    arrows = {
-        (path.parts[1], name.split(".")[1])
-        for path in MODULES
-        if path.parts[0] == folder and len(path.parts) > 2 and path.parts[1] != "workloads"
-        for name in ours(path)
-        if name.split(".")[0] == folder and name.split(".")[1] in OPERATORS and name.split(".")[1] != path.parts[1]
-    }
-    assert {source for source, _ in arrows} <= COMPOSED
-
-
 def test_no_kernel_uses_a_reference():
     """A variant that called the reference would agree with it whatever it computed."""
 
@@ -266,18 +252,6 @@ def test_every_package_has_its_rule():
     assert set(PACKAGES) - {None} == {
         path.parts[1] for path in MODULES if path.parts[0] == "harness" and len(path.parts) > 2
     }
-
-
-def importers(name: str) -> set[str]:
-    return {str(path) for path in SOURCES if name in imports(path)}
-
-
-def test_only_the_command_line_imports_the_commands():
-    assert importers("harness.cli.commands") == {"bench.py"}
-
-
-def test_nobody_imports_the_command_line():
-    assert importers("bench") == set()
 
 
 def test_the_command_line_answers_help_without_loading_anything():

@@ -22,6 +22,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from harness.discover import discover
+from harness.launch import for_any_size
 
 
 class AbsentGpu:
@@ -48,6 +49,8 @@ def main(architectures: Sequence[int], most: int | None) -> int:
     def compiled(self, *arguments, grid, warmup, **keywords):
         nonlocal launches
         launches += 1
+        # As fixed_launch compiles them, which does so only for a GPU.
+        arguments = [for_any_size(a) if isinstance(a, tuple) else a for a in arguments]
         return run(self, *arguments, grid=grid, warmup=True, **keywords)
 
     JITFunction.run = compiled

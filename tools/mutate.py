@@ -38,7 +38,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -85,6 +86,8 @@ COMPILE_ERRORS = ("CompileError", "CompilationError")
 #: The part of ``verify`` that rejects a mutant; "edge case" includes sequences. Of a process that died: "no_crash".
 Killer = Literal["edge case", "array", "random", "sweep"]
 KILLERS: tuple[Killer, ...] = ("edge case", "array", "random", "sweep")
+#: All that may have rejected a mutant.
+PARTS = (*KILLERS, "no_crash")
 #: What takes longest comes first, so that the processes end together. Healthy variants come before all of them.
 LONGEST_FIRST = ("equivalent", "sweep", "random", "array", "edge case")
 
@@ -526,33 +529,29 @@ def unexpected(case: Case, result: Result) -> bool:
     return not result.passed if case.mutant.killer == "equivalent" else outcome_of(case, result) == "survived"
 
 
-def print_table(
-    console: Console, cases: Sequence[Case], results: Sequence[Result], without_gpu: Sequence[Case]
-) -> None:
+def tally(lines: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """How often each part of ``verify`` rejected a mutant, and the other outcomes; what passes and is equivalent counts
+    as "equivalent".
+    """
+    counts: Counter[str] = Counter()
+    for line in lines:
+        equivalent = line["outcome"] == "survived" and line["expected"] == "equivalent"
+        counts["equivalent" if equivalent else line.get("killer") or line["outcome"]] += 1
+    return counts
+
+
+def print_table(console: Console, lines: Sequence[Mapping[str, Any]]) -> None:
     """operators x (mutants, killed by each part of verify, survived, not tried, equivalent, in need of a GPU)."""
 
-    def row(name: str, of: Callable[[Case], bool]) -> list[str]:
-        mine = [(case, result) for case, result in zip(cases, results, strict=True) if of(case)]
-        killed = [result.killer for _, result in mine if result.killer is not None]
-        not_tried = sum(outcome_of(case, result) == "not tried" for case, result in mine)
-        passed = sum(result.killer is None and case.mutant.killer != "equivalent" for case, result in mine)
-        counts = [len(mine), len(killed), *(killed.count(part) for part in (*KILLERS, "no_crash"))]
-        counts += [passed - not_tried, not_tried, len(mine) - len(killed) - passed, sum(map(of, without_gpu))]
-        return [name, *map(str, counts)]
+    def row(name: str, counts: Counter[str]) -> list[str]:
+        killed = [counts[part] for part in PARTS]
+        others = [counts[outcome] for outcome in ("survived", "not tried", "equivalent")]
+        return [name, *map(str, (sum(killed) + sum(others), sum(killed), *killed, *others, counts["needs a GPU"]))]
 
-    operators = dict.fromkeys(case.operator for case in (*cases, *without_gpu))
-    rows = [row(name, lambda case, name=name: case.operator == name) for name in operators]
-    head = (
-        "operator",
-        "mutants",
-        "killed",
-        *(f"by {part}" for part in KILLERS),
-        "by a crash",
-        "survived",
-        "not tried",
-        "equivalent",
-    )
-    print_rows(console, (*head, "needs a GPU"), [*rows, row("all", lambda case: True)])
+    operators = dict.fromkeys(line["operator"] for line in lines)
+    rows = [row(name, tally(line for line in lines if line["operator"] == name)) for name in operators]
+    head = ("operator", "mutants", "killed", *(f"by {part}" for part in KILLERS), "by a crash", "survived", "not tried")
+    print_rows(console, (*head, "equivalent", "needs a GPU"), [*rows, row("all", tally(lines))])
 
 
 def print_unexpected(console: Console, cases: Sequence[Case], results: Sequence[Result]) -> None:
@@ -694,7 +693,7 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
         if out is not None:
             write(out, machine, options.seed, lines)
     console.print(Text(f"{machine}, seed {options.seed}, {time.monotonic() - began:.0f} s"))
-    print_table(console, cases, results, without_gpu)
+    print_table(console, list(lines.values()))
     print_unexpected(console, cases, results)
     if unfit:
         whys = (f"{name} does not pass as it is: {one.where!r}: {one.message}" for name, one in unfit.items())

@@ -38,7 +38,8 @@ from harness.analysis.stats import (
     slopes,
 )
 from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
-from harness.discover import discover
+from harness.dependencies import dependencies, file_hash
+from harness.discover import ROOT, discover
 from harness.records import decode_loop as loop_schema
 from harness.records import schema
 from harness.records.decode_loop import Loop
@@ -53,10 +54,10 @@ from harness.report.escape import as_code, as_text
 from harness.report.profile import profile_tables
 from harness.report.profile import summary as summary_of
 from harness.report.table import markdown, untitled
-from harness.report.tables import point_columns, signed
-from harness.wording import counted, did_you_mean, significant
+from harness.report.tables import point_columns
+from harness.wording import counted, did_you_mean, signed, significant
+from tools.mutate import tally
 
-ROOT = Path(__file__).parents[1]
 REFERENCE = Path("results", "reference")
 BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
 MARKER = "<!-- splice:"
@@ -228,6 +229,51 @@ def packages_of(run: Run) -> str:
     return ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
 
 
+#: Where the code of kernels lies.
+KERNELS = ("kernels", "upstream")
+#: More names of changed kernels are not written out.
+MOST_NAMES = 4
+
+
+@cache
+def kernel_files() -> dict[str, dict[str, str]]:
+    """Kernels by the id of their variant -> the files that make them, by name -> hash."""
+    files = {}
+    for variant in discover().variants:
+        if variant.origin.partition(".")[0] in KERNELS:
+            of_kernel = dependencies([Path(*variant.origin.split(".")).with_suffix(".py")], ROOT, KERNELS)
+            files[variant.id] = {str(path.relative_to(ROOT)): file_hash(path) for path in of_kernel}
+    return files
+
+
+def changed_since(run: Run, variant_id: str) -> bool | None:
+    """Whether a kernel's code is another one than that of the record; None for a variant that is not a kernel."""
+    files = kernel_files().get(variant_id)
+    return files and any(run.header.sources.get(name) != now for name, now in files.items())
+
+
+def stale(shown: Iterable[tuple[Run, str]]) -> list[str]:
+    """A line below times of kernels whose code has changed since; nothing where none has. shown: (run, variant id)."""
+    records, kernels = set(), {}
+    for run, name in shown:
+        records.add(run.path)
+        if (changed := changed_since(run, name)) is not None:
+            kernels[name] = kernels.get(name, False) or changed
+    names = [as_code(name) for name, changed in kernels.items() if changed]
+    if not names:
+        return []
+    verb, these = "has" if len(names) == 1 else "have", "this record" if len(records) == 1 else "these records"
+    which = f": {', '.join(names)}" if len(names) <= MOST_NAMES else ""
+    return ["", f"*{len(names)} of {counted(len(kernels), 'kernel')} {verb} changed since {these}*{which}."]
+
+
+def timed_in(*runs: Run) -> Iterator[tuple[Run, str]]:
+    """(run, variant id) of what the runs hold times of; of decode loops all variants of their stacks."""
+    for run in runs:
+        timed = run.header.variants if run.loops else (cell.variant_id for cell in run.in_order if cell.metrics)
+        yield from ((run, name) for name in dict.fromkeys(timed))
+
+
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
@@ -261,8 +307,8 @@ def summary_cells() -> Iterator[tuple[str, Run, dict[str, Cell]]]:
 
 def headline() -> list[str]:
     """The README's table: what a server launches, or PyTorch operators, and the faster fused kernel."""
-    rows = []
-    for operator, _, cells in summary_cells():
+    rows, shown = [], []
+    for operator, run, cells in summary_cells():
         upstream = upstream_in(cells)
         before = upstream or ("unfused" if "unfused" in cells else next(iter(cells.values())).baseline)
         label = UPSTREAM.get(before, "unfused" if before == "unfused" else "PyTorch")
@@ -273,22 +319,25 @@ def headline() -> list[str]:
         microseconds = [significant(times[name]) for name in (before, fused)]
         row = [f"`{operator}`", f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)]
         rows.append(row)
-    return markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows)
+        shown += [(run, cells[name].variant_id) for name in (before, fused)]
+    return [*markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows), *stale(shown)]
 
 
 def summary() -> list[str]:
     """Engines' kernels and PyTorch operators beside the fused kernels, 128 requests each."""
-    rows = []
+    rows, timed = [], []
     for operator, run, cells in summary_cells():
         shown = [next(iter(cells.values())).baseline, "triton_fused", "cuda_fused"]
         before = upstream_in(cells) or "unfused"
         first, *others = row_of(run, cells, [before, *shown], with_ratio=False)
         label = f"{UPSTREAM.get(before, before)}: " if before in cells else ""
         rows.append([f"`{operator}`", label + first, *others])
+        timed += [(run, cells[name].variant_id) for name in (before, *shown) if name in cells]
     run = record(f"{GPU}/upstream")
     records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
-    return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"], rows), "", note]
+    head = ["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"]
+    return [*markdown_table(head, rows), "", note, *stale(timed)]
 
 
 def overview(names: Sequence[str] = GLANCE) -> list[str]:
@@ -312,7 +361,7 @@ def overview(names: Sequence[str] = GLANCE) -> list[str]:
             over_bound = geometric_mean([one["fused"] / one["copy bound"] for one in found])
             rows.append([*shown, f"{significant(over_bound)}×"])
     head = ["record", "operator", "points", "fused, µs", "PyTorch / fused", "engine / fused", "fused / copy bound"]
-    return markdown_table(head, rows, 2)
+    return [*markdown_table(head, rows, 2), *stale(timed_in(*map(record, names)))]
 
 
 def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | None:
@@ -369,7 +418,7 @@ def loop_overview() -> list[str]:
         f"{largest} requests, model step {LOOP_MODEL_STEP_US / 1000:g} ms; 95 % intervals. Launches, host µs: of a "
         "step's metadata, and the host's time to submit it."
     )
-    return [*markdown_table(head, rows, 2), "", note]
+    return [*markdown_table(head, rows, 2), "", note, *stale(timed_in(*map(record, LOOPS)))]
 
 
 def generations() -> list[str]:
@@ -377,7 +426,7 @@ def generations() -> list[str]:
     of the README at SUMMARY_POINT or their first point of 128 requests.
     """
     runs, operators = _of_each_gpu("full"), [name for name, of_record in SUMMARY.items() if of_record != "whole_step"]
-    rows = []
+    rows, shown = [], []
     for run in runs:
         row = [run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]]
         for operator in operators:
@@ -386,7 +435,8 @@ def generations() -> list[str]:
             times = _fastest_kinds(run, points.get(SUMMARY_POINT) or next(large, {}))
             row.append(f"{significant(times['PyTorch'])} → {significant(times['fused'])}" if times else "–")
         rows.append(row)
-    return markdown_table(["", *(f"`{name}`" for name in operators)], rows)
+        shown += [(run, name) for run, name in timed_in(run) if name.partition("/")[0] in operators]
+    return [*markdown_table(["", *(f"`{name}`" for name in operators)], rows), *stale(shown)]
 
 
 def _of_each_gpu(name: str) -> list[Run]:
@@ -417,7 +467,7 @@ def engines() -> list[str]:
         *map(as_text, known_failure_warnings(limited)),
     ]
     head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "copy bound"]
-    return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note))]
+    return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note)), *stale(timed_in(run))]
 
 
 def example() -> list[str]:
@@ -464,20 +514,40 @@ def agreement(names: Sequence[str] = RECORDS) -> list[str]:
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
+#: Hot records with cells of 128 requests.
+PLACEMENT_RECORDS = ("full", "mtp3", "mtp1", "mtp5", "native", "step", "whole_step", "mamba_spec")
+
+
 @cache
 def placements() -> list[str]:
-    """Fused variants at 128 requests x (gpu_us, the mean on the fastest and on the slowest set of buffers)."""
+    """Fused variants at 128 requests x (gpu_us, the median on the fastest and on the slowest set of buffers, how far
+    these are apart, and how far samples on one set are).
+
+    A variant with one sample on a set is left out: nothing would tell the set from the sample.
+    """
     rows: dict[str, list[str]] = {}
-    for cell in (cell for name in ("full", "whole_step") for cell in record(f"{GPU}/{name}").in_order):
-        found, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
+    shown = []
+    records = (record(f"{GPU}/{name}") for name in PLACEMENT_RECORDS)
+    cells = [(run, cell) for run in records for cell in run.in_order]
+    for run, cell in cells:
+        gpu, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
+        if not (gpu and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128):
+            continue
+        times = slopes(cell.metrics.graph_us)
+        sets = [sorted(times[first::count]) for first in range(count)]
+        if min(map(len, sets)) < 2:
+            continue
+        medians = [statistics.median(samples) for samples in sets]
+        between = 100 * (max(medians) / min(medians) - 1)
+        within = statistics.median(100 * (samples[-1] / samples[0] - 1) for samples in sets)
         name = f"`{cell.operator}/{cell.variant}`"
-        if found and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128:
-            times = slopes(cell.metrics.graph_us)
-            sets = [statistics.mean(times[first::count]) for first in range(count)]
-            spread = f"{100 * (max(sets) / min(sets) - 1):.1f}"
-            rows.setdefault(name, [name, *map(significant, (found.median, min(sets), max(sets))), spread])
-    head = ["variant", "gpu_us", "fastest set", "slowest set", "spread, %"]
-    return [*markdown_table(head, list(rows.values())), "", f"{gpu_and_versions(record(f'{GPU}/full'))}."]
+        numbers = map(significant, (gpu.median, min(medians), max(medians)))
+        if name not in rows:
+            rows[name] = [name, *numbers, f"{between:.1f}", f"{within:.1f}"]
+            shown.append((run, cell.variant_id))
+    head = ["variant", "gpu_us", "fastest set", "slowest set", "between sets, %", "on one set, %"]
+    versions = gpu_and_versions(record(f"{GPU}/full"))
+    return [*markdown_table(head, list(rows.values())), "", f"{versions}.", *stale(shown)]
 
 
 def read_json(name: str) -> Any:
@@ -497,7 +567,9 @@ def timers() -> list[str]:
         differences = [measured - true for true, measured in zip(found["true_us"], measured_us, strict=True)]
         constant = statistics.median(differences)
         worst = max((difference - constant for difference in differences), key=abs)
-        rows.append([f"`{name}`", *(f"{us:.3f}" for us in measured_us), f"{constant:.3f}", f"{1000 * worst:+.0f} ns"])
+        rows.append(
+            [f"`{name}`", *(f"{us:.3f}" for us in measured_us), f"{constant:.3f}", f"{signed(1000 * worst, '.0f')} ns"]
+        )
     head = ["timer", *(f"{us:.3f}" for us in found["true_us"]), "constant", "largest residual"]
     versions = f"{found['gpu']}, driver {found['driver']}, torch {found['torch']}, Triton {found['triton']}."
     return [*markdown_table(head, rows), "", versions]
@@ -506,16 +578,14 @@ def timers() -> list[str]:
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
     found = read_json(f"{GPU}/mutants.json")
-    present = {one.get("killer") for one in found["mutants"]}
+    counts = tally(found["mutants"])
     heads = {"edge case": "edge cases", "capacity": "capacity", "array": "array", "random": "random"}
     heads |= {"sweep": "sweep", "no_crash": "crash"}
-    parts = [part for part in heads if part in present]
+    parts = [part for part in heads if counts[part]]
 
     def row(name: str, mine: list[dict]) -> list[str]:
-        killers = Counter(mutant.get("killer") for mutant in mine)
-        equivalent = sum(mutant["expected"] == "equivalent" for mutant in mine)
-        survived = len(mine) - equivalent - sum(killers[part] for part in parts)
-        return [name, *map(str, (len(mine), *(killers[part] for part in parts), survived, equivalent))]
+        counts = tally(mine)
+        return [name, *map(str, (len(mine), *(counts[one] for one in (*parts, "survived", "equivalent"))))]
 
     operators = dict.fromkeys(mutant["operator"] for mutant in found["mutants"])
     rows = [
@@ -629,7 +699,8 @@ def tables(run: Run) -> list[str]:
     """
     if run.loops:
         shown = [table for table in loop_tables(run) if table.kind in ("itl", "tpot", "submitted", "against_model")]
-        return [line for table in shown for line in folded(as_text(table.title), untitled(table))][:-1]
+        blocks = [line for table in shown for line in folded(as_text(table.title), untitled(table))][:-1]
+        return [*blocks, *stale(timed_in(run))]
     lines: list[str] = []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         points, reasons = by_point(run, operator), {}
@@ -645,7 +716,7 @@ def tables(run: Run) -> list[str]:
         table += ["", f"Unless a row says otherwise: {as_text(shared)}."] if shared else []
         table += ["", f"Skipped: {as_text('; '.join(reasons))}."] if reasons else []
         lines += folded(f"<code>{operator}</code>: {counted(len(rows), 'point')}, {len(named)} variants", table)
-    return lines[:-1]
+    return [*lines[:-1], *stale(timed_in(run))]
 
 
 def profile(tool: str) -> list[str]:
@@ -673,7 +744,7 @@ def gpus() -> list[str]:
         for operator, variant, *entries in table.rows
     ]
     below = f"{as_text(table.title)}. {as_text('; '.join(table.notes))}."
-    return [*markdown_table(list(table.heads), rows, texts=2), "", below]
+    return [*markdown_table(list(table.heads), rows, texts=2), "", below, *stale(timed_in(*_of_each_gpu("full")))]
 
 
 def respects() -> list[str]:

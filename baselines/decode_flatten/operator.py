@@ -1,5 +1,8 @@
 """decode_flatten: one row per speculative token, for a paged-MQA-logits kernel that supports only next_n = 1.
 
+vLLM's DeepSeek-V3.2 indexer (v1/attention/backends/mla/indexer.py) builds this once per decode step and metadata group,
+for DeepGEMM's paged MQA logits, which read the keys of a request once per row.
+
 Request b of the B requests of a step brings decode_len[b] = query_start_loc[b + 1] - query_start_loc[b] tokens. The
 flat token t = query_start_loc[b] + j, its token j, gets
 
@@ -19,8 +22,7 @@ A kernel that takes tokens of several requests (SM100, vLLM #56562) wants to kno
                       side are handled together
     request_lens[b]   seq_lens[b], at an address that a captured graph may keep
 
-vLLM's DeepSeek-V3.2 indexer builds this once per decode step and metadata group, for DeepGEMM's paged MQA logits. That
-kernel reads ceil(lens[t] / block_size) entries of a table row, so it is enough to copy the used blocks.
+DeepGEMM reads ceil(lens[t] / block_size) entries of a table row, so it is enough to copy the used blocks.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
     lens, indices = [0] * capacity, [0] * capacity
     table = torch.full(make_outputs(point).block_table.shape, NULL_BLOCK_ID, dtype=torch.int32)
-    unread = torch.ones(table.shape, dtype=torch.bool)
+    not_read = torch.ones(table.shape, dtype=torch.bool)
     columns = min(x.block_table.shape[1], table.shape[1])
     for b, seq_len in enumerate(seq_lens):
         decode_len = start[b + 1] - start[b]
@@ -134,15 +136,15 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             t = start[b] + j
             lens[t], indices[t] = max(seq_len - decode_len + j + 1, 0), b
             table[t, :columns] = x.block_table[b, :columns]
-            unread[t, : cdiv(lens[t], point.block_size)] = False
-    unread[start[-1] : tokens, 0] = False
+            not_read[t, : cdiv(lens[t], point.block_size)] = False
+    not_read[start[-1] : tokens, 0] = False
     past_tokens = torch.arange(len(table)) >= tokens
-    unread[past_tokens] = False
+    not_read[past_tokens] = False
     behind = torch.arange(capacity) >= tokens
     expected = {
         "lens": Expected(torch.tensor(lens, dtype=torch.int32)),
         "decode_lens": Expected(torch.ones(capacity, dtype=torch.int32), untouched=behind),
-        "block_table": Expected(table, may_keep=unread, untouched=past_tokens[:, None].expand(table.shape)),
+        "block_table": Expected(table, may_keep=not_read, untouched=past_tokens[:, None].expand(table.shape)),
     }
     if with_indices(point):
         for t in range(start[-1], tokens):

@@ -1,6 +1,11 @@
 """decode_native: 2-D per-token context lengths, for a paged-MQA-logits kernel that takes next_n > 1 natively.
 
+For each request b and each of its L query tokens, how many entries of the index cache that token may attend to:
+
     context_lens[b, j] = max(seq_lens[b] - L + 1 + j, 0) // compress_ratio          j = 0 .. L-1,  L = max_decode_len
+
+vLLM's DeepSeek-V3.2 indexer (v1/attention/backends/mla/indexer.py) builds this once per decode step and metadata group
+where DeepGEMM's paged MQA logits support next_n; other next_n take decode_flatten. compress_ratio > 1: DeepSeek-V4.
 
 int32 (B, L), contiguous: the first B * L elements of one flat persistent buffer, so that every (B, L) has the same
 address. Contiguity matters because the consumer addresses element (b, j) as b * next_n + j and takes no stride. The

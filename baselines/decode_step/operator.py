@@ -104,6 +104,7 @@ def _native_reference(point: Point, x: Inputs) -> dict[str, Expected]:
     }
 
 
+# Not a Composition: which part writes lens, how much of it, and what the schedule reads depend on the path.
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """The references of the parts. The schedule is over the flat lengths, or over one length per request."""
     if point.decode_path == "flatten":

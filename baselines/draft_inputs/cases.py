@@ -34,7 +34,7 @@ def _after(step: int):
     """Later passes: the one that has run."""
 
     def edit(x: Inputs) -> None:
-        x.step.fill_(step)
+        x.current_draft_step.fill_(step)
 
     return edit
 
@@ -47,7 +47,7 @@ _END = {"max_model_len": 40, "context_len": {"uniform": [36, 40]}}
 
 def _zeros(x: Inputs) -> None:
     """Every token is id 0."""
-    for tokens in (x.last, x.drafts, x.sampled):
+    for tokens in (x.last_sampled_tokens, x.draft_tokens, x.sampled):
         if tokens is not None:
             tokens.zero_()
 

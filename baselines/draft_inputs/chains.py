@@ -19,56 +19,64 @@ def first_pass(x: Inputs, out: Outputs, tokens: torch.Tensor, following: torch.T
     end = (starts[:-1] + kept - 1).long()
     row = row_of(starts, tokens).clamp(max=rows - 1)
     left = kept[row] - (tokens - starts[:-1][row])  # kept tokens of the row from this one on
-    out.ids[:count].copy_(torch.where(left > 1, x.target_ids[following], out.ids[:count]))
-    out.ids[end] = torch.where(x.num_sampled > 0, x.last[x.idx_mapping], x.next_prefill[x.idx_mapping]).int()
-    out.pos[:count].copy_(torch.where(left > 0, x.target_pos[:count], out.pos[:count]))
-    out.last_index[:rows].copy_(end)
-    out.last_index[rows:].zero_()
-    out.lens[:rows].copy_(x.seq_lens)
-    out.lens[rows:].zero_()
-    out.starts.copy_(x.query_start_loc)
-    out.step.zero_()
+    out.input_ids[:count].copy_(torch.where(left > 1, x.target_input_ids[following], out.input_ids[:count]))
+    out.input_ids[end] = torch.where(
+        x.num_sampled > 0, x.last_sampled_tokens[x.idx_mapping], x.next_prefill_tokens[x.idx_mapping]
+    ).int()
+    out.positions[:count].copy_(torch.where(left > 0, x.target_positions[:count], out.positions[:count]))
+    out.last_token_indices[:rows].copy_(end)
+    out.last_token_indices[rows:].zero_()
+    out.seq_lens[:rows].copy_(x.seq_lens)
+    out.seq_lens[rows:].zero_()
+    out.query_start_loc.copy_(x.query_start_loc)
+    out.current_draft_step.zero_()
 
 
 def second_pass(x: Inputs, out: Outputs, boundaries: torch.Tensor, most: int, advance: bool) -> None:
     """boundaries: [R + 1] int32, 0, 1 .. B, B .."""
     rows = len(x.seq_lens)
-    out.ids[:rows].copy_(x.drafts[:, 0])
-    torch.add(x.pos_before, 2, out=out.src[:rows])
+    out.input_ids[:rows].copy_(x.draft_tokens[:, 0])
+    torch.add(x.positions_before, 2, out=out.sample_src_positions[:rows])
     length = x.seq_lens - x.num_rejected
-    out.pos[:rows].copy_((x.pos_before + 1).clamp(max=most - 1) if advance else x.pos_before)
-    out.lens[:rows].copy_(length.clamp(max=most - 1) + 1 if advance else length)
-    out.lens[rows:].zero_()
-    out.starts.copy_(boundaries)
+    out.positions[:rows].copy_((x.positions_before + 1).clamp(max=most - 1) if advance else x.positions_before)
+    out.seq_lens[:rows].copy_(length.clamp(max=most - 1) + 1 if advance else length)
+    out.seq_lens[rows:].zero_()
+    out.query_start_loc.copy_(boundaries)
 
 
 def later_pass(x: Inputs, out: Outputs, columns: torch.Tensor, most: int, advance: bool) -> None:
     """columns: [k] int64, 0 .. k - 1. After the last pass everything but the drafts is written back as it was."""
     rows = len(x.seq_lens)
-    more = x.step < len(columns) - 1
-    out.drafts[:rows].copy_(torch.where(columns == x.step, x.sampled[:, None], out.drafts[:rows]))
-    pos = (x.pos_before + 1).clamp(max=most - 1) if advance else x.pos_before
-    lens = x.lens_before.clamp(max=most - 1) + 1 if advance else x.lens_before
-    out.ids[:rows].copy_(torch.where(more, x.sampled.int(), out.ids[:rows]))
-    out.pos[:rows].copy_(torch.where(more, pos, out.pos[:rows]))
-    out.lens[:rows].copy_(torch.where(more, lens, out.lens[:rows]))
-    out.src[:rows].copy_(torch.where(more, x.src_before + 1, out.src[:rows]))
-    out.hidden[:rows].copy_(torch.where(more, x.hidden_before, out.hidden[:rows]))
+    more = x.current_draft_step < len(columns) - 1
+    out.draft_tokens[:rows].copy_(
+        torch.where(columns == x.current_draft_step, x.sampled[:, None], out.draft_tokens[:rows])
+    )
+    pos = (x.positions_before + 1).clamp(max=most - 1) if advance else x.positions_before
+    lens = x.seq_lens_before.clamp(max=most - 1) + 1 if advance else x.seq_lens_before
+    out.input_ids[:rows].copy_(torch.where(more, x.sampled.int(), out.input_ids[:rows]))
+    out.positions[:rows].copy_(torch.where(more, pos, out.positions[:rows]))
+    out.seq_lens[:rows].copy_(torch.where(more, lens, out.seq_lens[:rows]))
+    out.sample_src_positions[:rows].copy_(
+        torch.where(more, x.sample_src_positions_before + 1, out.sample_src_positions[:rows])
+    )
+    out.hidden_states[:rows].copy_(torch.where(more, x.hidden_states_before, out.hidden_states[:rows]))
 
 
 def set_up_first(point: Point, x: Inputs, out: Outputs, fill: Callable[..., None] = first_pass) -> Callable[[], None]:
-    tokens = torch.arange(x.num_tokens, device=out.ids.device)
-    following = (tokens + 1).clamp(max=len(out.ids) - 1)
+    tokens = torch.arange(x.num_tokens, device=out.input_ids.device)
+    following = (tokens + 1).clamp(max=len(out.input_ids) - 1)
     return lambda: fill(x, out, tokens, following)
 
 
 def set_up_second(point: Point, x: Inputs, out: Outputs, fill: Callable[..., None] = second_pass) -> Callable[[], None]:
-    boundaries = torch.arange(len(out.starts), dtype=torch.int32, device=out.ids.device).clamp(max=len(x.seq_lens))
+    boundaries = torch.arange(len(out.query_start_loc), dtype=torch.int32, device=out.input_ids.device).clamp(
+        max=len(x.seq_lens)
+    )
     return lambda: fill(x, out, boundaries, point.max_model_len, point.advance == "yes")
 
 
 def set_up_later(point: Point, x: Inputs, out: Outputs, fill: Callable[..., None] = later_pass) -> Callable[[], None]:
-    columns = torch.arange(point.next_n - 1, device=out.ids.device)
+    columns = torch.arange(point.next_n - 1, device=out.input_ids.device)
     return lambda: fill(x, out, columns, point.max_model_len, point.advance == "yes")
 
 
@@ -97,4 +105,4 @@ def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         for step in (_STEP, {"batch_size": 1})
         for advance in ("yes", "no")
     ]
-    return set_up(point, x, out, compiled(chain, set_up, operator, examples, out.ids.device))
+    return set_up(point, x, out, compiled(chain, set_up, operator, examples, out.input_ids.device))

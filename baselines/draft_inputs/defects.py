@@ -29,11 +29,11 @@ def _keeps(chain: Callable[[], None], kept: torch.Tensor) -> Callable[[], None]:
 
 @variant(
     "draft_inputs",
-    defect="last_index is not padded: a replayed graph gathers out of range (vLLM #39773)",
+    defect="last_token_indices is not padded: a replayed graph gathers out of range (vLLM #39773)",
     skip=_only("first"),
 )
 def last_index_not_padded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return _keeps(op_chain(point, x, out), out.last_index[len(x.seq_lens) :])
+    return _keeps(op_chain(point, x, out), out.last_token_indices[len(x.seq_lens) :])
 
 
 @variant(
@@ -62,7 +62,7 @@ def sampling_key_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 
     def launch() -> None:
         chain()
-        out.src[:rows].sub_(1)
+        out.sample_src_positions[:rows].sub_(1)
 
     return launch
 
@@ -76,7 +76,7 @@ def positions_not_gated(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
 
 @variant("draft_inputs", defect="hidden rows are not handed to the next pass (vllm-ascend #10512)", skip=_only("later"))
 def hidden_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return _keeps(op_chain(point, x, out), out.hidden)
+    return _keeps(op_chain(point, x, out), out.hidden_states)
 
 
 @variant(
@@ -85,4 +85,4 @@ def hidden_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
     skip=_only("later"),
 )
 def step_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return op_chain(point, replace(x, step=torch.ones_like(x.step)), out)
+    return op_chain(point, replace(x, current_draft_step=torch.ones_like(x.current_draft_step)), out)

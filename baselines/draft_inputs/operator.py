@@ -2,24 +2,29 @@
 
 The first pass runs over the target's tokens shifted by one, the further ones over one token per request. Shapes are
 fixed: rejected tokens stay in the batch as dead rows. For row b < B with q query tokens, kept = q - num_rejected[b],
-end = query_start_loc[b] + kept - 1, M = max_model_len:
+start = query_start_loc[b], end = start + kept - 1, s = idx_mapping[b], M = max_model_len. ``out.`` marks an output
+that has the name of an input:
 
-    first   ids[query_start_loc[b] + j] = target_ids[query_start_loc[b] + j + 1]      0 <= j < kept - 1
-            ids[end] = last[idx_mapping[b]] where num_sampled[b] > 0, else next_prefill[idx_mapping[b]]
-            pos[query_start_loc[b] + j] = target_pos[query_start_loc[b] + j]          0 <= j < kept
-            last_index[b] = end;  starts[b] = query_start_loc[b];  lens[b] = seq_lens[b];  step = 0
-            from row B on: last_index = 0, lens = 0, starts = number of tokens
-    second  ids[b] = drafts[b, 0];  src[b] = p + 2, with p = pos_before[b]
-            pos[b] = min(p + 1, M - 1);  lens[b] = min(seq_lens[b] - num_rejected[b] + 1, M)
-            starts[i] = min(i, B) for i <= R;  lens = 0 from row B on
-    later   drafts[b, step] = sampled[b], and unless step = k - 1:
-            ids[b] = sampled[b];  src[b] = src_before[b] + 1;  hidden[b] = hidden_before[b]
-            pos[b] = min(pos_before[b] + 1, M - 1);  lens[b] = min(lens_before[b] + 1, M)
+    first   input_ids[start + j] = target_input_ids[start + j + 1]                         0 <= j < kept - 1
+            input_ids[end] = last_sampled_tokens[s] where num_sampled[b] > 0, else next_prefill_tokens[s]
+            positions[start + j] = target_positions[start + j]                             0 <= j < kept
+            last_token_indices[b] = end          out.query_start_loc[b] = start
+            out.seq_lens[b] = seq_lens[b]        out.current_draft_step = 0
+            from row B on: last_token_indices = 0, out.seq_lens = 0, out.query_start_loc = number of tokens
+    second  input_ids[b] = draft_tokens[b, 0]    sample_src_positions[b] = p + 2, with p = positions_before[b]
+            positions[b] = min(p + 1, M - 1)     out.seq_lens[b] = min(seq_lens[b] - num_rejected[b] + 1, M)
+            out.query_start_loc[i] = min(i, B) for i <= R; out.seq_lens = 0 from row B on
+    later   out.draft_tokens[b, current_draft_step] = sampled[b], and unless current_draft_step = k - 1:
+            input_ids[b] = sampled[b]            sample_src_positions[b] = sample_src_positions_before[b] + 1
+            hidden_states[b] = hidden_states_before[b]
+            positions[b] = min(positions_before[b] + 1, M - 1)
+            out.seq_lens[b] = min(seq_lens_before[b] + 1, M)
 
-Where positions do not advance (``advance: no``), pos and lens get no + 1. step is device data: one graph serves all
-passes. Everything else keeps its contents; last_index, lens and starts are complete, because captured graphs read them
-(a stale last_index is a read out of bounds, vLLM #39773). Sampling keys (src) advance even at the end of the model's
-range, where positions stick (vLLM #54282).
+Where positions do not advance (``advance: no``), positions and lengths get no + 1. current_draft_step is device data:
+one graph serves all passes. Everything else keeps its contents. last_token_indices, out.seq_lens and
+out.query_start_loc are written to their end, because captured graphs read all of them (a stale index is a read out of
+bounds, vLLM #39773). Sampling keys (sample_src_positions) advance even at the end of the model's range, where positions
+stick (vLLM #54282).
 
 later reads state from the inputs; an engine passes one array as both.
 """
@@ -77,33 +82,33 @@ class Inputs:
     query_start_loc: torch.Tensor  # [R + 1] int32, of the target's step
     seq_lens: torch.Tensor  # [B] int32, rejected drafts included
     num_rejected: torch.Tensor  # [B] int32
-    step: torch.Tensor  # [1] int64, 1 .. k - 1: the pass that has run
-    target_ids: torch.Tensor | None = None  # [max_num_batched_tokens] int32
-    target_pos: torch.Tensor | None = None  # [max_num_batched_tokens] int64
+    current_draft_step: torch.Tensor  # [1] int64, 1 .. k - 1: the pass that has run
+    target_input_ids: torch.Tensor | None = None  # [max_num_batched_tokens] int32
+    target_positions: torch.Tensor | None = None  # [max_num_batched_tokens] int64
     idx_mapping: torch.Tensor | None = None  # [B] int64
     num_sampled: torch.Tensor | None = None  # [B] int32
-    last: torch.Tensor | None = None  # [R] int64, by slot
-    next_prefill: torch.Tensor | None = None  # [R] int32, by slot
-    drafts: torch.Tensor | None = None  # [B, k] int64
+    last_sampled_tokens: torch.Tensor | None = None  # [R] int64, by slot
+    next_prefill_tokens: torch.Tensor | None = None  # [R] int32, by slot
+    draft_tokens: torch.Tensor | None = None  # [B, k] int64
     sampled: torch.Tensor | None = None  # [B] int64
-    pos_before: torch.Tensor | None = None  # [B] int64
-    src_before: torch.Tensor | None = None  # [B] int64
-    lens_before: torch.Tensor | None = None  # [B] int32
-    hidden_before: torch.Tensor | None = None  # [B, hidden_size] int16
+    positions_before: torch.Tensor | None = None  # [B] int64
+    sample_src_positions_before: torch.Tensor | None = None  # [B] int64
+    seq_lens_before: torch.Tensor | None = None  # [B] int32
+    hidden_states_before: torch.Tensor | None = None  # [B, hidden_size] int16
     num_tokens: int = 0  # A, as the host counts them
 
 
 @dataclass(frozen=True)
 class Outputs:
-    ids: torch.Tensor  # [max_num_batched_tokens] int32
-    pos: torch.Tensor  # [max_num_batched_tokens] int64
-    lens: torch.Tensor  # [R] int32
-    starts: torch.Tensor | None = None  # [R + 1] int32; first and second
-    last_index: torch.Tensor | None = None  # [R] int64; first
-    step: torch.Tensor | None = None  # [1] int64; first
-    src: torch.Tensor | None = None  # [R] int64; second and later
-    drafts: torch.Tensor | None = None  # [R, k] int64; later
-    hidden: torch.Tensor | None = None  # [R, hidden_size] int16; later
+    input_ids: torch.Tensor  # [max_num_batched_tokens] int32
+    positions: torch.Tensor  # [max_num_batched_tokens] int64
+    seq_lens: torch.Tensor  # [R] int32
+    query_start_loc: torch.Tensor | None = None  # [R + 1] int32; first and second
+    last_token_indices: torch.Tensor | None = None  # [R] int64; first
+    current_draft_step: torch.Tensor | None = None  # [1] int64; first
+    sample_src_positions: torch.Tensor | None = None  # [R] int64; second and later
+    draft_tokens: torch.Tensor | None = None  # [R, k] int64; later
+    hidden_states: torch.Tensor | None = None  # [R, hidden_size] int16; later
 
 
 @axes.with_contents(CONTENTS)
@@ -121,7 +126,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         "query_start_loc": step.query_start_loc,
         "seq_lens": step.seq_lens,
         "num_rejected": int32(rejected),
-        "step": torch.from_numpy(rng.integers(1, max(k, 2), 1)),
+        "current_draft_step": torch.from_numpy(rng.integers(1, max(k, 2), 1)),
         "num_tokens": tokens,
     }
     before = step.seq_lens.long() - int32(rejected) - 1
@@ -132,19 +137,27 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         pos[:tokens] = torch.cat(
             [torch.arange(n - q, n) for n, q in zip(step.seq_lens.tolist(), query.tolist(), strict=True)]
         )
-        by_slot = {"last": token(point.max_num_seqs), "next_prefill": token(point.max_num_seqs).int()}
-        rest = {"target_ids": ids, "target_pos": pos, "idx_mapping": step.idx_mapping, "num_sampled": int32(sampled)}
+        by_slot = {
+            "last_sampled_tokens": token(point.max_num_seqs),
+            "next_prefill_tokens": token(point.max_num_seqs).int(),
+        }
+        rest = {
+            "target_input_ids": ids,
+            "target_positions": pos,
+            "idx_mapping": step.idx_mapping,
+            "num_sampled": int32(sampled),
+        }
         return Inputs(**shared, **rest, **by_slot)
     if point.draft_pass == "second":
-        return Inputs(**shared, pos_before=before, drafts=token(rows, k))
-    done = int(shared["step"])
+        return Inputs(**shared, positions_before=before, draft_tokens=token(rows, k))
+    done = int(shared["current_draft_step"])
     return Inputs(
         **shared,
         sampled=token(rows),
-        pos_before=(before + done).clamp(max=point.max_model_len - 1),
-        src_before=before + 1 + done,
-        lens_before=(before + 1 + done).clamp(max=point.max_model_len).int(),
-        hidden_before=torch.from_numpy(rng.integers(-(2**15), 2**15, (rows, point.hidden_size), dtype=np.int16)),
+        positions_before=(before + done).clamp(max=point.max_model_len - 1),
+        sample_src_positions_before=before + 1 + done,
+        seq_lens_before=(before + 1 + done).clamp(max=point.max_model_len).int(),
+        hidden_states_before=torch.from_numpy(rng.integers(-(2**15), 2**15, (rows, point.hidden_size), dtype=np.int16)),
     )
 
 
@@ -152,15 +165,15 @@ def make_outputs(point: Point) -> Outputs:
     slots_, tokens, which = point.max_num_seqs, point.max_num_batched_tokens, point.draft_pass
     empty = lambda dtype, *shape: torch.empty(*shape, dtype=dtype)  # noqa: E731
     return Outputs(
-        ids=empty(torch.int32, tokens),
-        pos=empty(torch.int64, tokens),
-        lens=empty(torch.int32, slots_),
-        starts=None if which == "later" else empty(torch.int32, slots_ + 1),
-        last_index=empty(torch.int64, slots_) if which == "first" else None,
-        step=empty(torch.int64, 1) if which == "first" else None,
-        src=None if which == "first" else empty(torch.int64, slots_),
-        drafts=empty(torch.int64, slots_, point.next_n - 1) if which == "later" else None,
-        hidden=empty(torch.int16, slots_, point.hidden_size) if which == "later" else None,
+        input_ids=empty(torch.int32, tokens),
+        positions=empty(torch.int64, tokens),
+        seq_lens=empty(torch.int32, slots_),
+        query_start_loc=None if which == "later" else empty(torch.int32, slots_ + 1),
+        last_token_indices=empty(torch.int64, slots_) if which == "first" else None,
+        current_draft_step=empty(torch.int64, 1) if which == "first" else None,
+        sample_src_positions=None if which == "first" else empty(torch.int64, slots_),
+        draft_tokens=empty(torch.int64, slots_, point.next_n - 1) if which == "later" else None,
+        hidden_states=empty(torch.int16, slots_, point.hidden_size) if which == "later" else None,
     )
 
 
@@ -183,35 +196,39 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             start, s = starts[b], int(x.idx_mapping[b])
             tokens = starts[b + 1] - start - rejected
             for j in range(tokens - 1):
-                put("ids", start + j, x.target_ids[start + j + 1])
-            put("ids", start + tokens - 1, x.last[s] if x.num_sampled[b] > 0 else x.next_prefill[s])
+                put("input_ids", start + j, x.target_input_ids[start + j + 1])
+            put(
+                "input_ids",
+                start + tokens - 1,
+                x.last_sampled_tokens[s] if x.num_sampled[b] > 0 else x.next_prefill_tokens[s],
+            )
             for j in range(tokens):
-                put("pos", start + j, x.target_pos[start + j])
-            put("last_index", b, start + tokens - 1)
-            put("lens", b, length)
+                put("positions", start + j, x.target_positions[start + j])
+            put("last_token_indices", b, start + tokens - 1)
+            put("seq_lens", b, length)
         elif point.draft_pass == "second":
-            p = int(x.pos_before[b])
-            put("ids", b, x.drafts[b, 0])
-            put("src", b, p + 2)
-            put("pos", b, min(p + 1, most - 1) if advance else p)
-            put("lens", b, min(length - rejected + 1, most) if advance else length - rejected)
+            p = int(x.positions_before[b])
+            put("input_ids", b, x.draft_tokens[b, 0])
+            put("sample_src_positions", b, p + 2)
+            put("positions", b, min(p + 1, most - 1) if advance else p)
+            put("seq_lens", b, min(length - rejected + 1, most) if advance else length - rejected)
         else:
-            put("drafts", (b, int(x.step)), x.sampled[b])
-            if int(x.step) == k - 1:
+            put("draft_tokens", (b, int(x.current_draft_step)), x.sampled[b])
+            if int(x.current_draft_step) == k - 1:
                 continue
-            p, n = int(x.pos_before[b]), int(x.lens_before[b])
-            put("ids", b, x.sampled[b])
-            put("src", b, int(x.src_before[b]) + 1)
-            put("hidden", b, x.hidden_before[b])
-            put("pos", b, min(p + 1, most - 1) if advance else p)
-            put("lens", b, min(n + 1, most) if advance else n)
+            p, n = int(x.positions_before[b]), int(x.seq_lens_before[b])
+            put("input_ids", b, x.sampled[b])
+            put("sample_src_positions", b, int(x.sample_src_positions_before[b]) + 1)
+            put("hidden_states", b, x.hidden_states_before[b])
+            put("positions", b, min(p + 1, most - 1) if advance else p)
+            put("seq_lens", b, min(n + 1, most) if advance else n)
     if point.draft_pass != "later":
-        put("lens", slice(rows, capacity), 0)
+        put("seq_lens", slice(rows, capacity), 0)
         for i in range(capacity + 1):
-            put("starts", i, starts[min(i, rows)] if point.draft_pass == "first" else min(i, rows))
+            put("query_start_loc", i, starts[min(i, rows)] if point.draft_pass == "first" else min(i, rows))
     if point.draft_pass == "first":
-        put("last_index", slice(rows, capacity), 0)
-        put("step", 0, 0)
+        put("last_token_indices", slice(rows, capacity), 0)
+        put("current_draft_step", 0, 0)
     return {name: Expected(value[name], kept[name]) for name in value}
 
 
@@ -222,11 +239,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
         kept = x.num_tokens - int(x.num_rejected.sum())
         per_row = (
             4 + 4 + 4 + 8 + 4 + 8 + 4 + 4 + 8
-        )  # starts, lengths, rejected, idx_mapping, sampled, last; three written
+        )  # starts, lengths, rejected, idx_mapping, sampled, last token; three written
         return rows * per_row + kept * (4 + 8) * 2 - 4 * rows + tail * 16 + 16
     if point.draft_pass == "second":
         return rows * (8 + 8 + 4 + 4 + 4 + 8 + 8 + 4 + 4) + tail * 8 + 4
-    last = int(x.step) == point.next_n - 2
+    last = int(x.current_draft_step) == point.next_n - 2
     return 8 + rows * (16 if last else 16 + 8 + 8 + 4 + 4 + 8 + 8 + 4 + 4 * point.hidden_size)
 
 

@@ -16,17 +16,17 @@ from harness.contract import Point, variant
 def advance(out: Outputs, i: int, length: torch.Tensor, most: int, further: int) -> None:
     """Positions, lengths and keys of pass i from the kept tokens of the rows; further: tokens ahead of them."""
     real = len(length)
-    torch.add(length, i, out=out.src[i - 1, :real])
-    out.pos[i - 1, :real].copy_((length + (further - 1)).clamp(max=most - 1))
-    out.lens[i - 1, :real].copy_((length + further).clamp(max=most))
-    out.lens[i - 1, real:].zero_()
+    torch.add(length, i, out=out.sample_src_positions[i - 1, :real])
+    out.positions[i - 1, :real].copy_((length + (further - 1)).clamp(max=most - 1))
+    out.seq_lens[i - 1, :real].copy_((length + further).clamp(max=most))
+    out.seq_lens[i - 1, real:].zero_()
 
 
 def set_up(point: Point, x: Inputs, out: Outputs, ahead: Callable[[int], int]) -> Callable[[], None]:
     """ahead: tokens by which the positions of pass i lie ahead of the last kept token."""
     real, most = num_real(point), point.max_model_len
-    boundaries = torch.arange(point.max_num_seqs + 1, dtype=torch.int32, device=out.pos.device).clamp(max=real)
-    length = torch.empty(real, dtype=torch.int64, device=out.pos.device)
+    boundaries = torch.arange(point.max_num_seqs + 1, dtype=torch.int32, device=out.positions.device).clamp(max=real)
+    length = torch.empty(real, dtype=torch.int64, device=out.positions.device)
     parts = []
     for i in range(1, passes(point) + 1):
         made = [compute_slot_mappings.op_chain(*slots_part(point, x, out, i))]
@@ -35,7 +35,7 @@ def set_up(point: Point, x: Inputs, out: Outputs, ahead: Callable[[int], int]) -
         parts.append((i, ahead(i), made))
 
     def launch() -> None:
-        out.starts.copy_(boundaries)
+        out.query_start_loc.copy_(boundaries)
         torch.sub(x.seq_lens[:real], x.num_rejected[:real], out=length)
         for i, further, made in parts:
             advance(out, i, length, most, further)

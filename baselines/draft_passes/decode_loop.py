@@ -37,14 +37,21 @@ def inputs(point: Point, state: EngineState) -> Inputs:
 
 def builds(shape: EngineShape) -> tuple[str, ...]:
     schedule = ("pass_schedule",) if indexer(shape) != "none" else ()
-    return ("pass_pos", "pass_lens", "pass_src", "pass_slots", "pass_starts", *schedule)
+    return (
+        "pass_positions",
+        "pass_seq_lens",
+        "pass_sample_src_positions",
+        "pass_slots",
+        "pass_query_start_loc",
+        *schedule,
+    )
 
 
 def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
     """A row per pass; what lies behind the requests is not written in all of them."""
     rows = state.shape.num_requests
-    found = {f"pass_{name}": Consumed(getattr(out, name)[:, :rows]) for name in ("pos", "src")}
-    found |= {"pass_lens": Consumed(out.lens), "pass_starts": Consumed(out.starts)}
+    found = {f"pass_{name}": Consumed(getattr(out, name)[:, :rows]) for name in ("positions", "sample_src_positions")}
+    found |= {"pass_seq_lens": Consumed(out.seq_lens), "pass_query_start_loc": Consumed(out.query_start_loc)}
     found["pass_slots"] = Consumed(out.slot_mappings.flatten(0, 1))
     if out.schedule is not None:
         found["pass_schedule"] = Consumed(out.schedule.flatten(1))

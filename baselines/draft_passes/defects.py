@@ -17,11 +17,11 @@ from harness.contract import Point, variant
 def positions_not_gated(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The slots are those of the gated positions, so that nothing is read behind a table."""
     chain, real = op_chain(point, x, out), num_real(point)
-    ahead = torch.arange(len(out.pos), device=out.pos.device)[:, None] * int(point.advance == "yes")
+    ahead = torch.arange(len(out.positions), device=out.positions.device)[:, None] * int(point.advance == "yes")
 
     def launch() -> None:
         chain()
-        out.pos[:, :real].copy_((x.seq_lens - x.num_rejected)[None, :real] + ahead)
+        out.positions[:, :real].copy_((x.seq_lens - x.num_rejected)[None, :real] + ahead)
 
     return launch
 
@@ -32,7 +32,9 @@ def sampling_key_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 
     def launch() -> None:
         chain()
-        out.src[1:, :real].copy_(out.src[:1, :real].expand(len(out.src) - 1, -1))
+        out.sample_src_positions[1:, :real].copy_(
+            out.sample_src_positions[:1, :real].expand(len(out.sample_src_positions) - 1, -1)
+        )
 
     return launch
 

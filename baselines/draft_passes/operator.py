@@ -5,12 +5,12 @@ and lengths between two passes. But they do not depend on the tokens that are dr
 row b of the B real rows, with s = idx_mapping[b], p = seq_lens[b] - num_rejected[b] - 1, the position of the last kept
 token, and M = max_model_len:
 
-    src[i - 1, b] = p + i + 1                            sampling key
-    pos[i - 1, b] = min(p + i, M - 1)                    p where positions do not advance (``advance: no``)
-    lens[i - 1, b] = min(p + i + 1, M)                   p + 1 where they do not; 0 from row B on
-    slot_mappings[i - 1, g, b] = slot of pos[i - 1, b] in group g (compute_slot_mappings); -1 from row B on
-    starts[j] = min(j, B)                                the same for all passes
-    schedule[i - 1] = paged_mqa_schedule over lens[i - 1] of all rows with their padding, one atom each
+    sample_src_positions[i - 1, b] = p + i + 1           sampling key
+    positions[i - 1, b] = min(p + i, M - 1)              p where positions do not advance (``advance: no``)
+    out.seq_lens[i - 1, b] = min(p + i + 1, M)           p + 1 where they do not; 0 from row B on
+    slot_mappings[i - 1, g, b] = slot of positions[i - 1, b] in group g (compute_slot_mappings); -1 from row B on
+    query_start_loc[j] = min(j, B)                       the same for all passes
+    schedule[i - 1] = paged_mqa_schedule over out.seq_lens[i - 1] of all rows with their padding, one atom each
                                                          where the model has a sparse indexer
 
 That equals what the passes of draft_inputs make one after another, because min(min(x, M) + 1, M) = min(x + 1, M).
@@ -93,11 +93,11 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    pos: torch.Tensor  # [k - 1, R] int64
-    lens: torch.Tensor  # [k - 1, R] int32
-    src: torch.Tensor  # [k - 1, R] int64
+    positions: torch.Tensor  # [k - 1, R] int64
+    seq_lens: torch.Tensor  # [k - 1, R] int32
+    sample_src_positions: torch.Tensor  # [k - 1, R] int64
     slot_mappings: torch.Tensor  # [k - 1, G, R] int64
-    starts: torch.Tensor  # [R + 1] int32
+    query_start_loc: torch.Tensor  # [R + 1] int32
     schedule: torch.Tensor | None = None  # [k - 1, num_sms + 1, 2] int32
 
 
@@ -129,11 +129,11 @@ def make_inputs(point: Point, seed: int) -> Inputs:
 def make_outputs(point: Point) -> Outputs:
     count, capacity = passes(point), point.max_num_seqs
     return Outputs(
-        pos=torch.empty(count, capacity, dtype=torch.int64),
-        lens=torch.empty(count, capacity, dtype=torch.int32),
-        src=torch.empty(count, capacity, dtype=torch.int64),
+        positions=torch.empty(count, capacity, dtype=torch.int64),
+        seq_lens=torch.empty(count, capacity, dtype=torch.int32),
+        sample_src_positions=torch.empty(count, capacity, dtype=torch.int64),
         slot_mappings=torch.empty(count, point.num_groups, capacity, dtype=torch.int64),
-        starts=torch.empty(capacity + 1, dtype=torch.int32),
+        query_start_loc=torch.empty(capacity + 1, dtype=torch.int32),
         schedule=torch.empty(count, point.num_sms + 1, 2, dtype=torch.int32) if with_indexer(point) else None,
     )
 
@@ -151,8 +151,8 @@ def slots_part(
     """Over the positions of the pass."""
     inputs = compute_slot_mappings.Inputs(
         idx_mapping=x.idx_mapping,
-        query_start_loc=out.starts,
-        positions=out.pos[i - 1],
+        query_start_loc=out.query_start_loc,
+        positions=out.positions[i - 1],
         tables=x.tables,
         starts=x.table_starts,
         widths=x.widths,
@@ -170,7 +170,7 @@ def schedule_part(
 ) -> tuple[Point, paged_mqa_schedule.Inputs, paged_mqa_schedule.Outputs]:
     """Over the lengths of the pass: one query per request."""
     at = part_point(paged_mqa_schedule.operator, point, lens_layout="1d")
-    inputs = paged_mqa_schedule.Inputs(out.lens[i - 1, : point.batch_size])
+    inputs = paged_mqa_schedule.Inputs(out.seq_lens[i - 1, : point.batch_size])
     return at, inputs, paged_mqa_schedule.Outputs(out.schedule[i - 1])
 
 
@@ -188,28 +188,32 @@ def _pass_inputs(
     if i == 1:
         last = seq_lens.long() - num_rejected - 1
         return at, draft_inputs.Inputs(
-            **row, step=torch.tensor([1]), pos_before=last, drafts=tokens[:, None].expand(-1, point.next_n - 1)
+            **row,
+            current_draft_step=torch.tensor([1]),
+            positions_before=last,
+            draft_tokens=tokens[:, None].expand(-1, point.next_n - 1),
         )
     return at, draft_inputs.Inputs(
         **row,
-        step=torch.tensor([i - 1]),
+        current_draft_step=torch.tensor([i - 1]),
         sampled=tokens,
-        pos_before=before["pos"],
-        src_before=before["src"],
-        lens_before=before["lens"],
-        hidden_before=torch.zeros(real, 1, dtype=torch.int16),
+        positions_before=before["positions"],
+        sample_src_positions_before=before["sample_src_positions"],
+        seq_lens_before=before["seq_lens"],
+        hidden_states_before=torch.zeros(real, 1, dtype=torch.int16),
     )
 
 
+# Not a Composition: its parts run once per pass, on slices, and a pass reads what the one before it has written.
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """The references of the parts, pass after pass: nothing of the closed form."""
     out, real = make_outputs(point), slots.num_real(point)
     value = {name: torch.zeros_like(buffer) for name, buffer in views(point, out).items()}
     written, before = Outputs(**value), {}
-    value["starts"].copy_(torch.arange(point.max_num_seqs + 1).clamp(max=real))
+    value["query_start_loc"].copy_(torch.arange(point.max_num_seqs + 1).clamp(max=real))
     for i in range(1, passes(point) + 1):
         got = draft_inputs.reference(*_pass_inputs(point, x, i, before))
-        before = {name: got[name].value[:real] for name in ("pos", "lens", "src")}
+        before = {name: got[name].value[:real] for name in ("positions", "seq_lens", "sample_src_positions")}
         for name, content in before.items():
             value[name][i - 1, :real] = content
         value["slot_mappings"][i - 1] = compute_slot_mappings.reference(*slots_part(point, x, written, i)[:2])[
@@ -219,7 +223,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             made = paged_mqa_schedule.reference(*schedule_part(point, x, written, i)[:2])
             value["schedule"][i - 1] = made["schedule"].value
     behind = (torch.arange(point.max_num_seqs) >= real).expand(passes(point), -1)
-    kept = {"pos": behind, "src": behind}
+    kept = {"positions": behind, "sample_src_positions": behind}
     return {name: Expected(value[name], kept.get(name)) for name in value}
 
 

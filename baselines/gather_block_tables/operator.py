@@ -12,7 +12,7 @@ No consumer reads columns from num_blocks on. dirty: rows that the previous step
 blocks of a finished request had state written through it (vLLM #49757). Rows behind keep their contents.
 
 reach is the number of tokens below the step's first one that may still be read. The comparison with the first position
-holds for all rows of a request. Entries below the window must be 0, not only unread: a tile that straddles its start
+holds for all rows of a request. Entries below the window must be 0, not merely unread: a tile that straddles its start
 loads the whole block, and NaN in a reused block survives masking.
 
 num_blocks is in pinned host memory upstream (``memory: uva``), so a kernel's first load crosses the bus.
@@ -128,16 +128,16 @@ def _null_columns(x: Inputs, g: int, s: int) -> int:
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     value = torch.zeros_like(x.source)
-    untouched, slack = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
-    parts = [slots.group_tables(point, flat) for flat in (x.source, value, untouched, slack)]
-    for g, (source, table, kept, unread) in enumerate(zip(*parts, strict=True)):
+    untouched, may_keep = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
+    parts = [slots.group_tables(point, flat) for flat in (x.source, value, untouched, may_keep)]
+    for g, (source, table, kept, not_read) in enumerate(zip(*parts, strict=True)):
         for b, s in enumerate(x.idx_mapping.tolist()):
             null, owned = _null_columns(x, g, s), int(x.num_blocks[g, s])
             table[b, null:] = source[s, null:]
-            kept[b], unread[b, owned:] = False, True
+            kept[b], not_read[b, owned:] = False, True
         for b in range(len(x.idx_mapping), rows_to_write(point)):
             kept[b] = False
-    return {"target": Expected(value, untouched, slack)}
+    return {"target": Expected(value, untouched, may_keep)}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def _fell_back(x: Inputs) -> None:
     """The previous step was scheduled into a later block than this one: its drafts were rejected."""
-    x.columns_before[x.idx_mapping] += 2
+    x.state_columns_before[x.idx_mapping] += 2
 
 
 def _reused_slots(x: Inputs) -> None:
     """New requests took over the slots: no running state, count of 1."""
-    x.columns_before[x.idx_mapping] = -1
-    x.accepted_before[x.idx_mapping] = 1
+    x.state_columns_before[x.idx_mapping] = -1
+    x.num_accepted_tokens_before[x.idx_mapping] = 1
 
 
 def _reached(tokens: int, accepted: int = 1, column: int | None = None):
@@ -29,9 +29,9 @@ def _reached(tokens: int, accepted: int = 1, column: int | None = None):
 
     def edit(x: Inputs) -> None:
         x.num_computed_tokens[x.idx_mapping] = tokens
-        x.accepted_before[x.idx_mapping] = accepted
+        x.num_accepted_tokens_before[x.idx_mapping] = accepted
         if column is not None:
-            x.columns_before[x.idx_mapping] = column
+            x.state_columns_before[x.idx_mapping] = column
 
     return edit
 

@@ -16,7 +16,7 @@ def before_forward(x: Inputs, out: Outputs, none: torch.Tensor, offsets: torch.T
     """none: [3] int32, no move. offsets: [1 + k] int64."""
     rows, s, real = len(x.idx_mapping), x.idx_mapping.clamp(min=0), x.idx_mapping >= 0
     starts = x.query_start_loc[: rows + 1]
-    old, count = x.columns_before[s], x.accepted_before[s]
+    old, count = x.state_columns_before[s], x.num_accepted_tokens_before[s]
     new = (x.num_computed_tokens[s] + torch.diff(starts) - 1) // size
     shift = (count - 1).clamp(min=0)
     crosses = real & (old >= 0) & (old != new)
@@ -26,8 +26,8 @@ def before_forward(x: Inputs, out: Outputs, none: torch.Tensor, offsets: torch.T
     for target, values in (
         (out.source_columns, old),
         (out.source_offsets, shift),
-        (out.columns, new),
-        (out.accepted, count),
+        (out.state_columns, new),
+        (out.num_accepted_tokens, count),
     ):
         target.copy_(torch.where(live, values[row], target))
     moves = torch.stack([old, new, shift], 1)
@@ -43,13 +43,13 @@ def before_forward(x: Inputs, out: Outputs, none: torch.Tensor, offsets: torch.T
 def after_sampling(x: Inputs, out: Outputs, none: torch.Tensor, size: int) -> None:
     """none: [3] int32, no move."""
     rows, s, real = len(x.idx_mapping), x.idx_mapping.clamp(min=0), x.idx_mapping >= 0
-    column, count, computed = x.columns_before[s], x.accepted_before[s], x.num_computed_tokens[s]
+    column, count, computed = x.state_columns_before[s], x.num_accepted_tokens_before[s], x.num_computed_tokens[s]
     running, aligned = computed - count + 1, computed // size * size
     to = aligned // size - 1
     frozen = real & (aligned >= running)
     row, live = rows_of_slots(x.idx_mapping, len(x.num_computed_tokens))
     counts = torch.where(frozen & (to == column), 1, count)
-    out.accepted.copy_(torch.where(live, counts[row], out.accepted))
+    out.num_accepted_tokens.copy_(torch.where(live, counts[row], out.num_accepted_tokens))
     copies = frozen & ((to != column) | (aligned > running))
     moves = torch.stack([column, to, aligned - running], 1)
     out.moves[:rows].copy_(torch.where(copies[:, None], moves, none))

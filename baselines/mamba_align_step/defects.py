@@ -44,11 +44,11 @@ def scheduler_block_size(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
 )
 def fresh_slots_moved(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """A column of -1 counts as column 0."""
-    columns = torch.empty_like(x.columns_before)
-    chain = op_chain(point, replace(x, columns_before=columns), out)
+    columns = torch.empty_like(x.state_columns_before)
+    chain = op_chain(point, replace(x, state_columns_before=columns), out)
 
     def launch() -> None:
-        torch.clamp(x.columns_before, min=0, out=columns)
+        torch.clamp(x.state_columns_before, min=0, out=columns)
         chain()
 
     return launch

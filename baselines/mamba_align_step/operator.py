@@ -3,17 +3,17 @@
 Each request has one running state, in the block that holds its last scheduled token, and k scratch slots behind it. For
 row b, s = idx_mapping[b] (-1 = padding), BS the Mamba block size, q the row's query tokens:
 
-    before_forward   old = columns_before[s];  new = ceil((num_computed_tokens[s] + q) / BS) - 1
-        source_columns[s] = old;  source_offsets[s] = max(accepted_before[s] - 1, 0);  columns[s] = new
-        accepted[s] = 1 where old >= 0 and old != new, else accepted_before[s]
+    before_forward   old = state_columns_before[s];  new = ceil((num_computed_tokens[s] + q) / BS) - 1
+        source_columns[s] = old;  source_offsets[s] = max(num_accepted_tokens_before[s] - 1, 0);  state_columns[s] = new
+        num_accepted_tokens[s] = 1 where old >= 0 and old != new, else num_accepted_tokens_before[s]
         moves[b] = (old, new, source_offsets[s]) where old >= 0 and old != new, else (-1, -1, 0)
-        batch_accepted[b] = accepted[s] after that, 1 for padding
+        batch_accepted[b] = num_accepted_tokens[s] after that, 1 for padding
         state_slots[g, b, j] = table of group g, row of b: column max((seq_lens[b] - 1) // BS, 0) + j      0 <= j <= k
         mask[b] = s >= 0;  starts[b] = query_start_loc[b] up to and including the last row's end
-    after_sampling   a = accepted_before[s], of this step;  running = num_computed_tokens[s] - a + 1
-        aligned = num_computed_tokens[s] // BS * BS;  to = aligned / BS - 1;  from = columns_before[s]
+    after_sampling   a = num_accepted_tokens_before[s], of this step;  running = num_computed_tokens[s] - a + 1
+        aligned = num_computed_tokens[s] // BS * BS;  to = aligned / BS - 1;  from = state_columns_before[s]
         frozen where aligned >= running: a block's end was reached, and the state of just that many tokens is kept
-        accepted[s] = 1 where frozen and to = from, else a
+        num_accepted_tokens[s] = 1 where frozen and to = from, else a
         moves[b] = (from, to, aligned - running) where frozen, but (-1, -1, 0) where that is a copy onto itself
 
 Padding rows have slot 0 in state_slots (their row of the batch-ordered table is cleared) and no move; nothing by slot
@@ -53,8 +53,8 @@ class Inputs:
 
     idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding
     num_computed_tokens: torch.Tensor  # [R] int32
-    columns_before: torch.Tensor  # [R] int32, column of the running state; -1 = none
-    accepted_before: torch.Tensor  # [R] int32, accepted drafts + 1, >= 1
+    state_columns_before: torch.Tensor  # [R] int32, column of the running state; -1 = none
+    num_accepted_tokens_before: torch.Tensor  # [R] int32, accepted drafts + 1, >= 1
     query_start_loc: torch.Tensor | None = None  # [R + 1] int32; before_forward, as all that follow
     seq_lens: torch.Tensor | None = None  # [B] int32; 0 in padding rows
     slot_tables: torch.Tensor | None = None  # [G, R, W] int32, by slot
@@ -63,9 +63,9 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    accepted: torch.Tensor  # [R] int32, by slot
+    num_accepted_tokens: torch.Tensor  # [R] int32, by slot
     moves: torch.Tensor  # [R, 3] int32, by row: column from, column to, shift
-    columns: torch.Tensor | None = None  # [R] int32, by slot; before_forward, as all that follow
+    state_columns: torch.Tensor | None = None  # [R] int32, by slot; before_forward, as all that follow
     source_columns: torch.Tensor | None = None  # [R] int32, by slot
     source_offsets: torch.Tensor | None = None  # [R] int32, by slot
     batch_accepted: torch.Tensor | None = None  # [R] int32, by row
@@ -75,7 +75,15 @@ class Outputs:
 
 
 #: Outputs before the forward pass only.
-BEFORE_FORWARD = ("columns", "source_columns", "source_offsets", "batch_accepted", "state_slots", "mask", "starts")
+BEFORE_FORWARD = (
+    "state_columns",
+    "source_columns",
+    "source_offsets",
+    "batch_accepted",
+    "state_slots",
+    "mask",
+    "starts",
+)
 
 
 def table_columns(point: Point) -> int:
@@ -109,8 +117,8 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         return Inputs(
             idx_mapping=step.idx_mapping,
             num_computed_tokens=slots.by_slot(idx_mapping, after, capacity),
-            columns_before=slots.by_slot(idx_mapping, (lens - 1) // size, capacity),
-            accepted_before=slots.by_slot(idx_mapping, accepted, capacity),
+            state_columns_before=slots.by_slot(idx_mapping, (lens - 1) // size, capacity),
+            num_accepted_tokens_before=slots.by_slot(idx_mapping, accepted, capacity),
         )
     accepted, columns = running_states(point, rng, computed, accepted)
 
@@ -125,8 +133,8 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     return Inputs(
         idx_mapping=step.idx_mapping,
         num_computed_tokens=slots.by_slot(idx_mapping, computed, capacity),
-        columns_before=slots.by_slot(idx_mapping, columns, capacity),
-        accepted_before=slots.by_slot(idx_mapping, accepted, capacity),
+        state_columns_before=slots.by_slot(idx_mapping, columns, capacity),
+        num_accepted_tokens_before=slots.by_slot(idx_mapping, accepted, capacity),
         query_start_loc=step.query_start_loc,
         seq_lens=step.seq_lens,
         slot_tables=by_slot,
@@ -136,12 +144,12 @@ def make_inputs(point: Point, seed: int) -> Inputs:
 
 def make_outputs(point: Point) -> Outputs:
     capacity, int_ = point.max_num_seqs, lambda *shape: torch.empty(*shape, dtype=torch.int32)
-    shared = {"accepted": int_(capacity), "moves": int_(capacity, 3)}
+    shared = {"num_accepted_tokens": int_(capacity), "moves": int_(capacity, 3)}
     if point.phase == "after_sampling":
         return Outputs(**shared)
     return Outputs(
         **shared,
-        columns=int_(capacity),
+        state_columns=int_(capacity),
         source_columns=int_(capacity),
         source_offsets=int_(capacity),
         batch_accepted=int_(capacity),
@@ -153,9 +161,9 @@ def make_outputs(point: Point) -> Outputs:
 
 def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     rows = point.batch_size
-    found = {"accepted": out.accepted, "moves": out.moves[:rows]}
+    found = {"num_accepted_tokens": out.num_accepted_tokens, "moves": out.moves[:rows]}
     if point.phase == "before_forward":
-        found |= {name: getattr(out, name) for name in ("columns", "source_columns", "source_offsets")}
+        found |= {name: getattr(out, name) for name in ("state_columns", "source_columns", "source_offsets")}
         found |= {"batch_accepted": out.batch_accepted[:rows], "state_slots": out.state_slots[:, :rows]}
         found |= {"mask": out.mask[:rows], "starts": out.starts[: rows + 1]}
     return found
@@ -187,7 +195,11 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
                     put("state_slots", (g, b, j), x.batch_tables[g, b, first + j])
         if s < 0:
             continue
-        computed, old, count = int(x.num_computed_tokens[s]), int(x.columns_before[s]), int(x.accepted_before[s])
+        computed, old, count = (
+            int(x.num_computed_tokens[s]),
+            int(x.state_columns_before[s]),
+            int(x.num_accepted_tokens_before[s]),
+        )
         if before:
             new = cdiv(computed + query, size) - 1
             crosses = old >= 0 and old != new
@@ -195,15 +207,15 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
                 move(b, old, new, max(count - 1, 0))
             put("source_columns", s, old)
             put("source_offsets", s, max(count - 1, 0))
-            put("columns", s, new)
-            put("accepted", s, 1 if crosses else count)
+            put("state_columns", s, new)
+            put("num_accepted_tokens", s, 1 if crosses else count)
             put("batch_accepted", b, 1 if crosses else count)
         else:
             running, aligned = computed - count + 1, computed // size * size
             to, frozen = aligned // size - 1, aligned >= running
             if frozen and (to != old or aligned > running):
                 move(b, old, to, aligned - running)
-            put("accepted", s, 1 if frozen and to == old else count)
+            put("num_accepted_tokens", s, 1 if frozen and to == old else count)
     return {name: Expected(value[name], kept[name]) for name in outputs}
 
 
@@ -223,7 +235,7 @@ def input_bytes(point: Point) -> int:
 
 
 def in_place(point: Point) -> Mapping[str, str]:
-    return {"accepted": "accepted_before", "columns": "columns_before"}
+    return {"num_accepted_tokens": "num_accepted_tokens_before", "state_columns": "state_columns_before"}
 
 
 operator = Operator.of_module(

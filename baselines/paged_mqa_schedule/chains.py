@@ -11,8 +11,8 @@ from baselines.paged_mqa_schedule.operator import Inputs, Outputs, operator, req
 from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 
-#: (lens int32 [B], slots int32 [num_sms + 1], num_sms, atoms, back) -> a fresh table, int32 [num_sms + 1, 2].
-#: With indices, lens are [T] and atoms the ids, int32 [T]. slots: 0 .. num_sms. back: whether the last SMs get the
+#: (lens int32 [B], slots int32 [num_sms + 1], num_sms, atoms, is_back) -> a fresh table, int32 [num_sms + 1, 2].
+#: With indices, lens are [T] and atoms the ids, int32 [T]. slots: 0 .. num_sms. is_back: whether the last SMs get the
 #: remainder.
 MakeTable: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, int, Any, bool], torch.Tensor]"
 
@@ -22,21 +22,21 @@ def segments_of(lens: torch.Tensor) -> torch.Tensor:
     return -(-lens.clamp(min=0) >> 8)
 
 
-def starts_of(units: torch.Tensor, slots: torch.Tensor, num_sms: int, back: bool) -> torch.Tensor:
+def starts_of(units: torch.Tensor, slots: torch.Tensor, num_sms: int, is_back: bool) -> torch.Tensor:
     """First unit of every SM, and N: [num_sms + 1]. units: N as a 0-d tensor, so that it never leaves the device."""
     share, rest = units // num_sms, units % num_sms
-    return slots * share + ((slots - num_sms + rest).clamp(min=0) if back else torch.minimum(slots, rest))
+    return slots * share + ((slots - num_sms + rest).clamp(min=0) if is_back else torch.minimum(slots, rest))
 
 
 def table_of_segments(
-    segments: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: int, back: bool
+    segments: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: int, is_back: bool
 ) -> torch.Tensor:
     """The schedule from segments per request, [B]."""
     # ``ends`` is not a slice of ``before``: given a slice, Inductor of torch 2.11 fails or searches from the start of
     # its storage.
     ends = torch.cumsum(segments * atoms, 0, dtype=torch.int32)
     before = torch.nn.functional.pad(ends, (1, 0))
-    start = starts_of(before[-1], slots, num_sms, back)
+    start = starts_of(before[-1], slots, num_sms, is_back)
     owner = torch.searchsorted(ends, start, right=True, out_int32=True)
     offset = start - before[owner]
     if atoms == 1:
@@ -45,12 +45,14 @@ def table_of_segments(
     return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
 
 
-def table_of_lens(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: int, back: bool) -> torch.Tensor:
+def table_of_lens(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: int, is_back: bool) -> torch.Tensor:
     """The schedule from one length per request, [B]."""
-    return table_of_segments(segments_of(lens), slots, num_sms, atoms, back)
+    return table_of_segments(segments_of(lens), slots, num_sms, atoms, is_back)
 
 
-def table_of_runs(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, ids: torch.Tensor, back: bool) -> torch.Tensor:
+def table_of_runs(
+    lens: torch.Tensor, slots: torch.Tensor, num_sms: int, ids: torch.Tensor, is_back: bool
+) -> torch.Tensor:
     """The schedule from a length and an id per token, [T]: every token has the segments of its run."""
     tokens = len(lens)
     token = torch.arange(tokens, device=lens.device)
@@ -59,7 +61,7 @@ def table_of_runs(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, ids: to
     behind = (tokens - 1 - token) * torch.nn.functional.pad(changes, (0, 1), value=True)
     last = tokens - 1 - torch.cummax(behind.flip(0), 0).values.flip(0)
     segments = segments_of(lens)[last]
-    owner, offset = table_of_segments(segments, slots, num_sms, 1, back).unbind(1)
+    owner, offset = table_of_segments(segments, slots, num_sms, 1, is_back).unbind(1)
     begin = torch.nn.functional.pad(first, (0, 1), value=tokens)[owner]
     offset = offset + (owner - begin) * torch.nn.functional.pad(segments, (0, 1))[owner]
     return torch.stack((begin, offset // torch.nn.functional.pad(last + 1 - first, (0, 1), value=1)[owner]), dim=1)
@@ -73,13 +75,13 @@ def copy_fresh(point: Point, x: Inputs, out: Outputs, make_table: MakeTable | No
     """A fresh table, as upstream's call returns it, then a copy into the persistent one."""
     make_table = make_table or chain_of(point)
     lens, target = request_lens(x), views(point, out)["schedule"]
-    num_sms, atoms, back = point.num_sms, point.atoms, point.remainder == "back"
+    num_sms, atoms, is_back = point.num_sms, point.atoms, point.remainder == "back"
     if with_indices(point):
         atoms = x.indices
     slots = torch.arange(num_sms + 1, dtype=torch.int32, device=target.device)
 
     def launch():
-        target.copy_(make_table(lens, slots, num_sms, atoms, back))
+        target.copy_(make_table(lens, slots, num_sms, atoms, is_back))
 
     return launch
 

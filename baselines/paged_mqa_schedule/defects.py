@@ -21,9 +21,9 @@ def _by_token(point: Point) -> str | None:
     return None if with_indices(point) else "lengths are by request"
 
 
-def _one_by_one(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: Any, back: bool) -> torch.Tensor:
+def _one_by_one(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: Any, is_back: bool) -> torch.Tensor:
     """As if no length had company: one atom per request, or no runs of tokens."""
-    return table_of_lens(lens, slots, num_sms, 1, back)
+    return table_of_lens(lens, slots, num_sms, 1, is_back)
 
 
 @variant(
@@ -32,9 +32,9 @@ def _one_by_one(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: An
     skip=_by_request,
 )
 def negative_length_unsigned(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def table(lens, slots, num_sms, atoms, back):
+    def table(lens, slots, num_sms, atoms, is_back):
         segments = ((lens.long() & 0xFFFFFFFF) + (SEGMENT - 1)) >> 8
-        return table_of_segments(segments.int(), slots, num_sms, atoms, back)
+        return table_of_segments(segments.int(), slots, num_sms, atoms, is_back)
 
     return copy_fresh(point, x, out, table)
 
@@ -72,10 +72,10 @@ def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     prefix = torch.zeros(room + 32, dtype=torch.int32, device=out.schedule.device)
     prefix[size:room] = torch.iinfo(torch.int32).max
 
-    def table(lens, slots, num_sms, atoms, back):
+    def table(lens, slots, num_sms, atoms, is_back):
         segments = segments_of(lens)
         torch.cumsum(segments * atoms, 0, dtype=torch.int32, out=prefix[:size])
-        start = starts_of(prefix[size - 1], slots, num_sms, back)
+        start = starts_of(prefix[size - 1], slots, num_sms, is_back)
         owner = (prefix <= start[:, None]).int().cumprod(dim=1).sum(dim=1)
         owner[-1] = size
         offset = start - torch.nn.functional.pad(prefix, (1, 0))[owner]
@@ -100,9 +100,9 @@ def tokens_for_runs(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
     skip=_by_token,
 )
 def runs_count_once(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def table(lens, slots, num_sms, ids, back):
+    def table(lens, slots, num_sms, ids, is_back):
         last = torch.nn.functional.pad(ids[1:] != ids[:-1], (0, 1), value=True)
-        query, segment = table_of_lens(lens * last, slots, num_sms, 1, back).unbind(1)
+        query, segment = table_of_lens(lens * last, slots, num_sms, 1, is_back).unbind(1)
         first = torch.searchsorted(ids, torch.nn.functional.pad(ids, (0, 1))[query], out_int32=True)
         return torch.stack((torch.where(query < len(ids), first, query), segment), dim=1)
 

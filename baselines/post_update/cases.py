@@ -38,23 +38,23 @@ def _last_chunks(x: Inputs) -> None:
 
 def _one_token_repeated(x: Inputs) -> None:
     """Every row produced one token several times: the last id of the vocabulary."""
-    last = x.bins.shape[1] - 1
+    last = x.output_bin_counts.shape[1] - 1
     for b, count in enumerate(x.num_sampled.tolist()):
-        x.tokens[b, :count] = last
+        x.sampled_tokens[b, :count] = last
 
 
 def _first_id(x: Inputs) -> None:
     for b, count in enumerate(x.num_sampled.tolist()):
-        x.tokens[b, :count] = torch.arange(count) % 2
+        x.sampled_tokens[b, :count] = torch.arange(count) % 2
 
 
 def _history_ends(x: Inputs) -> None:
     """The step's tokens are the last ones that the history holds."""
-    x.total[x.idx_mapping] = _HISTORY - x.num_sampled
+    x.total_len[x.idx_mapping] = _HISTORY - x.num_sampled
 
 
 def _history_begins(x: Inputs) -> None:
-    x.total[x.idx_mapping] = 0
+    x.total_len[x.idx_mapping] = 0
 
 
 _SMALL = {"max_model_len": 900, "context_len": {"uniform": [8, 900]}, "history_len": _HISTORY, "vocab_size": 50}
@@ -65,7 +65,7 @@ _BINS = _BATCH | {"penalties": "on"}
 def _zeros(x: Inputs) -> None:
     """Every token is id 0."""
     for b, count in enumerate(x.num_sampled.tolist()):
-        x.tokens[b, :count] = 0
+        x.sampled_tokens[b, :count] = 0
 
 
 def _prompts_end_anywhere(x: Inputs) -> None:

@@ -24,28 +24,30 @@ def update(x: Inputs, out: Outputs, columns: torch.Tensor) -> None:
     row, live = rows_of_slots(x.idx_mapping, len(x.num_computed_tokens))
     gained = torch.diff(x.query_start_loc[: count + 1]) - rejected
     out.num_computed_tokens.copy_(torch.where(live, x.num_computed_tokens + gained[row], out.num_computed_tokens))
-    ns, tokens = torch.where(live, sampled[row], 0), x.tokens[row]
-    out.total.copy_(torch.where(live, x.total + ns, out.total))
-    out.accepted.copy_(torch.where(live, ns.clamp(min=1), out.accepted))
+    ns, tokens = torch.where(live, sampled[row], 0), x.sampled_tokens[row]
+    out.total_len.copy_(torch.where(live, x.total_len + ns, out.total_len))
+    out.num_accepted_tokens.copy_(torch.where(live, ns.clamp(min=1), out.num_accepted_tokens))
     newest = tokens.gather(1, (ns[:, None] - 1).clamp(min=0).long())[:, 0]
-    out.last.copy_(torch.where(ns > 0, newest, out.last))
+    out.last_sampled_tokens.copy_(torch.where(ns > 0, newest, out.last_sampled_tokens))
 
     new = columns < ns[:, None]
-    width = out.all_ids.shape[1]
-    place = (x.total[:, None] + columns) % width  # distinct in a row, also where a slot holds junk
-    out.all_ids.scatter_(1, place, torch.where(new, tokens.int(), out.all_ids.gather(1, place)))
-    if x.bins is not None:
+    width = out.all_token_ids.shape[1]
+    place = (x.total_len[:, None] + columns) % width  # distinct in a row, also where a slot holds junk
+    out.all_token_ids.scatter_(1, place, torch.where(new, tokens.int(), out.all_token_ids.gather(1, place)))
+    if x.output_bin_counts is not None:
         # Junk is replaced by the row's first token, whose count is then stored several times.
         known = torch.where(new, tokens, torch.where(ns[:, None] > 0, tokens[:, :1], 0))
         occurs = ((known[:, :, None] == known[:, None, :]) & new[:, None, :]).sum(2)
-        counts = torch.where(ns[:, None] > 0, x.bins.gather(1, known) + occurs, out.bins.gather(1, known))
-        out.bins.scatter_(1, known, counts.int())
+        counts = torch.where(
+            ns[:, None] > 0, x.output_bin_counts.gather(1, known) + occurs, out.output_bin_counts.gather(1, known)
+        )
+        out.output_bin_counts.scatter_(1, known, counts.int())
     if x.new_drafts is not None:
-        out.draft.copy_(torch.where(live[:, None], x.new_drafts[row], out.draft))
+        out.draft_tokens.copy_(torch.where(live[:, None], x.new_drafts[row], out.draft_tokens))
 
 
 def set_up(point: Point, x: Inputs, out: Outputs, update: Callable[..., None] = update) -> Callable[[], None]:
-    columns = torch.arange(point.next_n, device=out.total.device)
+    columns = torch.arange(point.next_n, device=out.total_len.device)
     return lambda: update(x, out, columns)
 
 
@@ -70,4 +72,4 @@ _EXAMPLES = (
 @variant("post_update", requires=COMPILER, skip=on_device, waives=("no_alloc", "in_place"))
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the operator chain."""
-    return set_up(point, x, out, compiled(update, set_up, operator, _EXAMPLES, out.total.device))
+    return set_up(point, x, out, compiled(update, set_up, operator, _EXAMPLES, out.total_len.device))

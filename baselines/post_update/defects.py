@@ -30,9 +30,9 @@ def _corrected(
 @variant("post_update", defect="drafts are counted twice for penalties (vLLM #33251)", skip=on_device)
 def penalties_twice(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
-    if x.bins is None:
+    if x.output_bin_counts is None:
         return chain
-    again = set_up(point, replace(x, bins=out.bins), out)
+    again = set_up(point, replace(x, output_bin_counts=out.output_bin_counts), out)
 
     def launch() -> None:
         chain()
@@ -56,7 +56,7 @@ def progress_as_scheduled(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     skip=on_device,
 )
 def accepted_below_one(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return _corrected(point, x, out, out.accepted, lambda: out.num_sampled[: len(x.idx_mapping)])
+    return _corrected(point, x, out, out.num_accepted_tokens, lambda: out.num_sampled[: len(x.idx_mapping)])
 
 
 @variant("post_update", defect="the last chunk of a prompt does not sample (comparison off by one)", skip=on_device)

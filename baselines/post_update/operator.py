@@ -6,20 +6,23 @@ q = query_start_loc[b + 1] - query_start_loc[b]:
     chunk:  seq_lens[b] < prompt_lens[s]         the prompt goes on, so what was sampled does not count
     ns = num_sampled[b], nr[b] = n - ns          tokens produced, drafts rejected; both 0 for a chunk
 
-and for s >= 0 (a row of slot -1 is filtered and leaves nothing behind, its ns and nr are read by nobody):
+and for s >= 0 (a row of slot -1 is filtered: it leaves nothing behind, and nobody reads its ns and nr):
 
-    num_computed_tokens[s] += q - nr                    total[s] += ns
-    last[s] = tokens[b, ns - 1]                  where ns > 0, else kept
-    all_ids[s, total + i] = tokens[b, i]         i < ns, total before the step
-    bins[s, tokens[b, i]] += 1                   i < ns, with penalties: a token that occurs twice counts twice
-    draft[s] = new_drafts[b]                     where drafts arrive with the tokens (pipeline parallelism)
-    accepted[s] = max(ns, 1)                     for recurrent layers
+    num_computed_tokens[s] += q - nr
+    total_len[s] += ns
+    last_sampled_tokens[s] = sampled_tokens[b, ns - 1]          where ns > 0, else kept
+    all_token_ids[s, total_len + i] = sampled_tokens[b, i]      i < ns, total_len before the step
+    output_bin_counts[s, sampled_tokens[b, i]] += 1             i < ns, with penalties: a token that occurs twice
+                                                                counts twice
+    draft_tokens[s] = new_drafts[b]                             where drafts arrive with the tokens (pipeline
+                                                                parallelism)
+    num_accepted_tokens[s] = max(ns, 1)                         for recurrent layers
 
 The last chunk of a prompt (seq_lens = prompt_lens) does sample. Tokens from ns on are junk. Other slots do not change.
 State is read from the inputs and written to the outputs; an engine passes one array as both. That is legal because the
 slots of a batch are distinct.
 
-vLLM 0.33 takes three launches for it. prompt_lens and all_ids are in pinned host memory there (``memory: uva``).
+vLLM 0.33 takes three launches for it. prompt_lens and all_token_ids are in pinned host memory there (``memory: uva``).
 """
 
 from __future__ import annotations
@@ -77,11 +80,11 @@ class Inputs:
     query_start_loc: torch.Tensor  # [R + 1] int32
     seq_lens: torch.Tensor  # [B] int32, after the step, rejected drafts included
     num_sampled: torch.Tensor  # [B] int32, tokens the sampler produced
-    tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left; junk from num_sampled on
+    sampled_tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left; junk from num_sampled on
     num_computed_tokens: torch.Tensor  # [R] int32
-    total: torch.Tensor  # [R] int32, tokens of the history
+    total_len: torch.Tensor  # [R] int32, tokens of the history
     new_drafts: torch.Tensor | None  # [B, k] int64
-    bins: torch.Tensor | None  # [R, vocab_size] int32
+    output_bin_counts: torch.Tensor | None  # [R, vocab_size] int32
     prompt_lens_device: torch.Tensor | None  # [R] int32
     prompt_lens_host: torch.Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
 
@@ -95,17 +98,17 @@ class Outputs:
     num_sampled: torch.Tensor  # [R] int32, by row
     num_rejected: torch.Tensor  # [R] int32, by row
     num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all that follow
-    total: torch.Tensor  # [R] int32
-    last: torch.Tensor  # [R] int64
-    accepted: torch.Tensor  # [R] int32
-    draft: torch.Tensor | None  # [R, k] int64
-    bins: torch.Tensor | None  # [R, vocab_size] int32
-    all_ids_device: torch.Tensor | None  # [R, history_len] int32
-    all_ids_host: torch.Tensor | None = field(metadata=HOST)
+    total_len: torch.Tensor  # [R] int32
+    last_sampled_tokens: torch.Tensor  # [R] int64
+    num_accepted_tokens: torch.Tensor  # [R] int32
+    draft_tokens: torch.Tensor | None  # [R, k] int64
+    output_bin_counts: torch.Tensor | None  # [R, vocab_size] int32
+    all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
+    all_token_ids_host: torch.Tensor | None = field(metadata=HOST)
 
     @property
-    def all_ids(self) -> torch.Tensor:
-        return self.all_ids_host if self.all_ids_device is None else self.all_ids_device
+    def all_token_ids(self) -> torch.Tensor:
+        return self.all_token_ids_host if self.all_token_ids_device is None else self.all_token_ids_device
 
 
 def _has_drafts(point: Point) -> bool:
@@ -137,11 +140,11 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         query_start_loc=step.query_start_loc,
         seq_lens=step.seq_lens,
         num_sampled=int32(sampled),
-        tokens=tokens,
+        sampled_tokens=tokens,
         num_computed_tokens=step.num_computed_tokens,
-        total=slots.by_slot(idx_mapping, history, point.max_num_seqs),
+        total_len=slots.by_slot(idx_mapping, history, point.max_num_seqs),
         new_drafts=torch.from_numpy(rng.integers(0, point.vocab_size, (rows, k))) if _has_drafts(point) else None,
-        bins=bins,
+        output_bin_counts=bins,
         prompt_lens_device=step.prompt_lens if on_device else None,
         prompt_lens_host=None if on_device else step.prompt_lens,
     )
@@ -155,22 +158,36 @@ def make_outputs(point: Point) -> Outputs:
         num_sampled=counts[0],
         num_rejected=counts[1],
         num_computed_tokens=counts[2],
-        total=counts[3],
-        last=torch.empty(capacity, dtype=torch.int64),
-        accepted=counts[4],
-        draft=torch.empty(capacity, point.next_n - 1, dtype=torch.int64) if _has_drafts(point) else None,
-        bins=torch.empty(capacity, point.vocab_size, dtype=torch.int32) if point.penalties == "on" else None,
-        all_ids_device=history if on_device else None,
-        all_ids_host=None if on_device else history,
+        total_len=counts[3],
+        last_sampled_tokens=torch.empty(capacity, dtype=torch.int64),
+        num_accepted_tokens=counts[4],
+        draft_tokens=torch.empty(capacity, point.next_n - 1, dtype=torch.int64) if _has_drafts(point) else None,
+        output_bin_counts=torch.empty(capacity, point.vocab_size, dtype=torch.int32)
+        if point.penalties == "on"
+        else None,
+        all_token_ids_device=history if on_device else None,
+        all_token_ids_host=None if on_device else history,
     )
 
 
 def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     rows = {"num_sampled": out.num_sampled[: point.batch_size], "num_rejected": out.num_rejected[: point.batch_size]}
     slots_of = {
-        name: getattr(out, name) for name in ("num_computed_tokens", "total", "last", "accepted", "draft", "bins")
+        name: getattr(out, name)
+        for name in (
+            "num_computed_tokens",
+            "total_len",
+            "last_sampled_tokens",
+            "num_accepted_tokens",
+            "draft_tokens",
+            "output_bin_counts",
+        )
     }
-    return rows | {name: view for name, view in slots_of.items() if view is not None} | {"all_ids": out.all_ids}
+    return (
+        rows
+        | {name: view for name, view in slots_of.items() if view is not None}
+        | {"all_token_ids": out.all_token_ids}
+    )
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -178,8 +195,8 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     names = [name for name, buffer in vars(out).items() if buffer is not None]
     value = {name: torch.zeros_like(getattr(out, name)) for name in names}
     kept = {name: torch.ones(value[name].shape, dtype=torch.bool) for name in names}
-    unread = torch.zeros(point.max_num_seqs, dtype=torch.bool)
-    history = "all_ids_device" if point.memory == "device" else "all_ids_host"
+    not_read = torch.zeros(point.max_num_seqs, dtype=torch.bool)
+    history = "all_token_ids_device" if point.memory == "device" else "all_token_ids_host"
 
     def put(name: str, place: object, content: object) -> None:
         value[name][place], kept[name][place] = content, False
@@ -187,7 +204,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     for b, s in enumerate(x.idx_mapping.tolist()):
         ns = nr = 0
         if s < 0:
-            unread[b] = True
+            not_read[b] = True
         elif x.seq_lens[b] >= x.prompt_lens[s]:
             ns = int(x.num_sampled[b])
             nr = int(x.cu_num_logits[b + 1] - x.cu_num_logits[b]) - ns
@@ -195,24 +212,28 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         put("num_rejected", b, nr)
         if s < 0:
             continue
-        total, tokens = int(x.total[s]), x.tokens[b].tolist()
+        total, tokens = int(x.total_len[s]), x.sampled_tokens[b].tolist()
         put(
             "num_computed_tokens",
             s,
             int(x.num_computed_tokens[s]) + int(x.query_start_loc[b + 1] - x.query_start_loc[b]) - nr,
         )
-        put("total", s, total + ns)
-        put("accepted", s, max(ns, 1))
+        put("total_len", s, total + ns)
+        put("num_accepted_tokens", s, max(ns, 1))
         if ns > 0:
-            put("last", s, tokens[ns - 1])
+            put("last_sampled_tokens", s, tokens[ns - 1])
         for i in range(ns):
             put(history, (s, total + i), tokens[i])
-            if x.bins is not None:
-                put("bins", (s, tokens[i]), int(x.bins[s, tokens[i]]) + tokens[:ns].count(tokens[i]))
+            if x.output_bin_counts is not None:
+                put(
+                    "output_bin_counts",
+                    (s, tokens[i]),
+                    int(x.output_bin_counts[s, tokens[i]]) + tokens[:ns].count(tokens[i]),
+                )
         if x.new_drafts is not None:
-            put("draft", s, x.new_drafts[b])
-    slack = {"num_sampled": unread, "num_rejected": unread}
-    return {name: Expected(value[name], kept[name], slack.get(name)) for name in names}
+            put("draft_tokens", s, x.new_drafts[b])
+    may_keep = {"num_sampled": not_read, "num_rejected": not_read}
+    return {name: Expected(value[name], kept[name], may_keep.get(name)) for name in names}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
@@ -226,7 +247,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     on_device = point.memory == "device"
     live = int((x.idx_mapping >= 0).sum())
     per_row = rows * (8 + 4 * 5) + 8 + live * (4 * 2 + 4 * 3 + 8 + (4 if on_device else 0))
-    per_token = 8 + (4 if on_device else 0) + (8 if x.bins is not None else 0)
+    per_token = 8 + (4 if on_device else 0) + (8 if x.output_bin_counts is not None else 0)
     return per_row + tokens * per_token + (16 * live * (point.next_n - 1) if x.new_drafts is not None else 0)
 
 
@@ -243,7 +264,7 @@ def input_bytes(point: Point) -> int:
 
 def in_place(point: Point) -> Mapping[str, str]:
     """vLLM updates its counts where they are."""
-    return {name: name for name in ("num_computed_tokens", "total", "bins")}
+    return {name: name for name in ("num_computed_tokens", "total_len", "output_bin_counts")}
 
 
 operator = Operator.of_module(

@@ -56,9 +56,9 @@ def update_on_device(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], aran
 
 def update_by_slot(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
     """11 launches for the counts: gathers and scatters by slot in place of a permutation."""
-    slots, believed, drafts = uploaded[0].long(), uploaded[1], uploaded[2][: len(x.num_scheduled)]
+    slots, host_computed, drafts = uploaded[0].long(), uploaded[1], uploaded[2][: len(x.num_scheduled)]
     produced, corrected = x.valid[slots], drafts > 0
-    computed = torch.where(corrected, x.prev_num_computed_tokens[slots] + produced, believed)
+    computed = torch.where(corrected, x.prev_num_computed_tokens[slots] + produced, host_computed)
     out.num_computed_tokens[slots] = computed
     out.num_accepted[slots] = torch.where(corrected, produced, out.num_accepted[slots])
     write_lengths(x, out, arange, computed)

@@ -224,7 +224,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     before[:prev_rows] = rng.integers(1, point.max_model_len, prev_rows)  # finished requests keep these
     progress = np.where(drafts_of > 0, gained, np.where(valid_of > 0, 1, point.prefill_len))
     before[prev_pos[survivors]] = np.maximum(computed - progress, 0)[survivors]
-    believed = computed + (rejected if point.scheduling == "async" else 0)
+    host_computed = computed + (rejected if point.scheduling == "async" else 0)
     valid = np.append(valid, np.full(point.max_num_seqs - prev_rows, UNUSED))
     if by_slot(point):
         slots = rng.permutation(point.max_num_seqs)  # the first ones of this step's requests
@@ -237,7 +237,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         prev_num_computed_tokens=int32(before),
         valid=int32(valid),
         query_start_loc=int32(np.append(0, scheduled.cumsum())),
-        to_device=int32(np.concatenate([prev_pos, believed, drafts])),
+        to_device=int32(np.concatenate([prev_pos, host_computed, drafts])),
         num_scheduled=int32(scheduled),
         num_tokens=num_tokens(point),
     )
@@ -266,16 +266,20 @@ def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     capacity, tokens, rows = point.max_num_seqs, point.max_num_batched_tokens, point.batch_size
     before, valid, drafts = x.prev_num_computed_tokens.tolist(), x.valid.tolist(), x.prev_drafts.tolist()
-    prev_pos, believed, scheduled = x.prev_pos.tolist(), x.num_computed_tokens_cpu.tolist(), x.num_scheduled.tolist()
+    prev_pos, host_computed, scheduled = (
+        x.prev_pos.tolist(),
+        x.num_computed_tokens_cpu.tolist(),
+        x.num_scheduled.tolist(),
+    )
     computed, accepted, lens, bound = ([0] * capacity for _ in range(4))
     positions, kept, other, t = [0] * tokens, [True] * capacity, [True] * capacity, 0
     for b in range(rows):
-        p, count = prev_pos[b], believed[b]
+        p, count = prev_pos[b], host_computed[b]
         place, had_drafts = (p, drafts[b] > 0) if by_slot(point) else (b, p >= 0 and drafts[p] > 0)
         if had_drafts:
             count, accepted[place], kept[place] = before[p] + valid[p], valid[p], False
         computed[place], other[place] = count, False
-        lens[b], bound[b] = count + scheduled[b], believed[b] + scheduled[b]
+        lens[b], bound[b] = count + scheduled[b], host_computed[b] + scheduled[b]
         for j in range(scheduled[b]):
             positions[t] = count + j
             t += 1

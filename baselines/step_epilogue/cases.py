@@ -38,7 +38,7 @@ def _block_ends(x: Inputs) -> None:
     query = torch.diff(x.query_start_loc[: len(idx_mapping) + 1])
     rejected = torch.diff(x.cu_num_logits)[real] - x.num_sampled[real]
     x.num_computed_tokens[idx_mapping] = (30 + torch.arange(len(idx_mapping)) - query + rejected).int()
-    x.columns_before[idx_mapping] = torch.arange(len(idx_mapping), dtype=torch.int32) % 3
+    x.state_columns_before[idx_mapping] = torch.arange(len(idx_mapping), dtype=torch.int32) % 3
 
 
 _SMALL = {

@@ -28,16 +28,16 @@ def inputs(point: Point, state: EngineState) -> Inputs:
         query_start_loc=own.query_start_loc,
         seq_lens=state.seq_lens[:rows],
         num_sampled=state.valid[:rows],
-        tokens=own.tokens,
+        sampled_tokens=own.sampled_tokens,
         num_computed_tokens=state.num_computed_tokens[now],
-        total=own.total[now],
-        bins=None,
-        next_prefill=own.next_prefill[0],
-        columns_before=own.columns[1 - now] if state.shape.state_groups else None,
+        total_len=own.total_len[now],
+        output_bin_counts=None,
+        next_prefill_tokens=own.next_prefill_tokens[0],
+        state_columns_before=own.state_columns[1 - now] if state.shape.state_groups else None,
         prompt_lens_device=own.prompt_lens,
         prompt_lens_host=None,
-        target_ids=own.input_ids,
-        target_pos=state.positions,
+        target_input_ids=own.input_ids,
+        target_positions=state.positions,
         num_tokens=state.shape.num_tokens,
     )
 
@@ -49,10 +49,10 @@ def left_behind(state: EngineState) -> dict[str, Any]:
         "num_sampled": own.num_sampled,
         "num_rejected": own.num_rejected,
         "num_computed_tokens": state.num_computed_tokens[following],
-        "total": own.total[following],
-        "last": own.last,
-        "accepted": own.accepted[following],
-        "all_ids_device": own.all_ids,
+        "total_len": own.total_len[following],
+        "last_sampled_tokens": own.last_sampled_tokens,
+        "num_accepted_tokens": own.num_accepted_tokens[following],
+        "all_token_ids_device": own.all_token_ids,
     }
 
 
@@ -64,20 +64,24 @@ def updated(state: EngineState) -> dict[str, Consumed]:
     """Counts of the step, and what the slots hold now; counts by slot show in the next step's lengths."""
     own, rows = state.slots, state.shape.num_requests
     found = {name: Consumed(getattr(own, name)[:rows]) for name in ("num_sampled", "num_rejected")}
-    return found | {"last": Consumed(own.last), "history": Consumed(own.all_ids)}
+    return found | {"last_sampled_tokens": Consumed(own.last_sampled_tokens), "history": Consumed(own.all_token_ids)}
 
 
 def first_pass(state: EngineState, out: Any) -> dict[str, Consumed]:
     """Of the tokens of a row those that were kept: what stands behind them is left over from other steps."""
     shape, kept = state.shape, state.slots.num_sampled[: state.shape.num_requests]
-    by_row = {name: getattr(out, name)[: shape.num_tokens].view(-1, shape.next_n) for name in ("ids", "pos")}
+    by_row = {
+        name: getattr(out, name)[: shape.num_tokens].view(-1, shape.next_n) for name in ("input_ids", "positions")
+    }
     found = {f"draft_{name}": Consumed(rows, row_lengths=kept) for name, rows in by_row.items()}
-    return found | {f"draft_{name}": Consumed(getattr(out, name)) for name in ("lens", "starts", "last_index")}
+    return found | {
+        f"draft_{name}": Consumed(getattr(out, name)) for name in ("seq_lens", "query_start_loc", "last_token_indices")
+    }
 
 
 UPDATED, FIRST_PASS = (
-    ("num_sampled", "num_rejected", "last", "history"),
-    ("draft_ids", "draft_pos", "draft_lens", "draft_starts", "draft_last_index"),
+    ("num_sampled", "num_rejected", "last_sampled_tokens", "history"),
+    ("draft_input_ids", "draft_positions", "draft_seq_lens", "draft_query_start_loc", "draft_last_token_indices"),
 )
 
 

@@ -32,8 +32,8 @@ def _with_drafter(change: Callable[[Any], Any]) -> Setup:
 )
 def drafter_before_update(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Its inputs are made before the state of the slots is updated; only the counts are known."""
-    last = torch.zeros_like(out.last)
-    return _with_drafter(lambda inputs: replace(inputs, last=last))(point, x, out)
+    last = torch.zeros_like(out.last_sampled_tokens)
+    return _with_drafter(lambda inputs: replace(inputs, last_sampled_tokens=last))(point, x, out)
 
 
 @variant(
@@ -66,11 +66,11 @@ def states_before_update(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
 
 @variant(
     "step_epilogue",
-    defect="last_index is not padded: a replayed graph gathers out of range (vLLM #39773)",
+    defect="last_token_indices is not padded: a replayed graph gathers out of range (vLLM #39773)",
     skip=on_device,
 )
 def last_index_not_padded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, tail = op_chain(point, x, out), out.last_index[num_real(point) :]
+    chain, tail = op_chain(point, x, out), out.last_token_indices[num_real(point) :]
 
     def launch() -> None:
         before = tail.clone()

@@ -5,8 +5,8 @@
     mamba_align_step    after sampling: states to freeze, counts they start from              where states = yes
 
 Each part is the operator of that name, over what those before it wrote: the drafter's first pass takes the counts and
-last tokens of post_update, the states its counts by slot. ``accepted`` is max(num_sampled, 1), but 1 where a state was
-frozen in its own column.
+last tokens of post_update, the states its counts by slot. ``num_accepted_tokens`` is max(num_sampled, 1), but 1 where a
+state was frozen in its own column.
 
 A row of the batch depends on no other row, so all parts of a row can be one program: nothing is read back. State is
 read from the inputs and written to the outputs; an engine passes one array as both.
@@ -81,14 +81,15 @@ drafter_part = Part(
     },
     shared=lambda point, x: slots.num_real(point) * (8 + 4 + 4 + 4 + 4 + 8),
 )
-#: Over the counts by slot that post_update has written; ``accepted`` in place. Columns are read and moves written.
+#: Over the counts by slot that post_update has written; ``num_accepted_tokens`` in place. Columns are read and moves
+#: written.
 states_part = Part(
     mamba_align_step,
     states_point,
     with_states,
     reads={
         "num_computed_tokens": lambda point, x, out: out.num_computed_tokens,
-        "accepted_before": lambda point, x, out: out.accepted,
+        "num_accepted_tokens_before": lambda point, x, out: out.num_accepted_tokens,
         "query_start_loc": lambda point, x, out: None,
         "seq_lens": lambda point, x, out: None,
     },
@@ -106,16 +107,16 @@ class Inputs:
     query_start_loc: torch.Tensor  # [R + 1] int32
     seq_lens: torch.Tensor  # [B] int32, after the step, rejected drafts included
     num_sampled: torch.Tensor  # [B] int32, tokens the sampler produced
-    tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left
+    sampled_tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left
     num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all state
-    total: torch.Tensor  # [R] int32
-    bins: torch.Tensor | None  # [R, vocab_size] int32
-    next_prefill: torch.Tensor  # [R] int32
-    columns_before: torch.Tensor | None  # [R] int32
+    total_len: torch.Tensor  # [R] int32
+    output_bin_counts: torch.Tensor | None  # [R, vocab_size] int32
+    next_prefill_tokens: torch.Tensor  # [R] int32
+    state_columns_before: torch.Tensor | None  # [R] int32
     prompt_lens_device: torch.Tensor | None  # [R] int32
     prompt_lens_host: torch.Tensor | None = field(metadata=HOST)  # in pinned memory, where memory = uva
-    target_ids: torch.Tensor  # [max_num_batched_tokens] int32, the step's tokens
-    target_pos: torch.Tensor  # [max_num_batched_tokens] int64
+    target_input_ids: torch.Tensor  # [max_num_batched_tokens] int32, the step's tokens
+    target_positions: torch.Tensor  # [max_num_batched_tokens] int64
     num_tokens: int  # A
 
 
@@ -133,10 +134,12 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     shared = {name: getattr(x, name) for name in Inputs.__dataclass_fields__ if hasattr(x, name)}
     return Inputs(
         **shared,
-        next_prefill=token(capacity),
-        columns_before=slots.by_slot(x.idx_mapping[:real].numpy(), columns, capacity) if with_states(point) else None,
-        target_ids=ids,
-        target_pos=pos,
+        next_prefill_tokens=token(capacity),
+        state_columns_before=slots.by_slot(x.idx_mapping[:real].numpy(), columns, capacity)
+        if with_states(point)
+        else None,
+        target_input_ids=ids,
+        target_positions=pos,
         num_tokens=tokens,
     )
 

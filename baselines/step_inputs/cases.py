@@ -37,7 +37,7 @@ def _prompts_end_anywhere(x: Inputs) -> None:
 def _placeholders(x: Inputs) -> None:
     """One prompt token with drafts that nobody proposed: a padded first step."""
     _prompt_ends(-3)(x)
-    x.draft[x.idx_mapping] = -1
+    x.draft_tokens[x.idx_mapping] = -1
 
 
 def _from_the_start(x: Inputs) -> None:
@@ -63,15 +63,17 @@ _PROMPT = _BATCH | {"prompt_rows": "some"}
 
 def _zeros(x: Inputs) -> None:
     """Every new token and every draft is id 0."""
-    x.last.zero_()
-    x.draft.zero_()
+    x.last_sampled_tokens.zero_()
+    x.draft_tokens.zero_()
 
 
 def _prompts_end_in_steps(x: Inputs) -> None:
     """Row by row one token later, around the end of the step, of the rows that the history has room for."""
     lens, slots = _lengths(x), x.idx_mapping
     ends = (lens - 3 + torch.arange(len(lens), dtype=torch.int32) % 6).clamp(min=1)
-    x.prompt_lens[slots] = torch.where(torch.maximum(lens, ends) < x.all_ids.shape[1] - 9, ends, x.prompt_lens[slots])
+    x.prompt_lens[slots] = torch.where(
+        torch.maximum(lens, ends) < x.all_token_ids.shape[1] - 9, ends, x.prompt_lens[slots]
+    )
 
 
 #: What the covering array and random batches change in generated inputs.

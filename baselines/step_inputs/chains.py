@@ -29,31 +29,31 @@ def fill(
     anchored = ((lens - num_logits >= prompt) & (lens > prompt))[owner]
     ids, owner_slot = out.input_ids[:count], slots[owner]
     if prompts:
-        at = position.clamp(max=x.all_ids.shape[1] - 1)
-        ids = torch.where((computed < prompt)[owner], x.all_ids[owner_slot, at], ids)
+        at = position.clamp(max=x.all_token_ids.shape[1] - 1)
+        ids = torch.where((computed < prompt)[owner], x.all_token_ids[owner_slot, at], ids)
     if new:
-        ids = torch.where(anchored & (row == 0), x.last[owner_slot].int(), ids)
-    if x.draft.shape[1]:
-        draft = x.draft[owner_slot, (row - new).clamp(min=0, max=x.draft.shape[1] - 1)].int()
+        ids = torch.where(anchored & (row == 0), x.last_sampled_tokens[owner_slot].int(), ids)
+    if x.draft_tokens.shape[1]:
+        draft = x.draft_tokens[owner_slot, (row - new).clamp(min=0, max=x.draft_tokens.shape[1] - 1)].int()
         ids = torch.where(past & (row >= new), draft, ids)
     out.input_ids[:count].copy_(ids)
     if prompts:
         following = lens + ahead
-        token = x.all_ids[slots, following.clamp(max=x.all_ids.shape[1] - 1)]
+        token = x.all_token_ids[slots, following.clamp(max=x.all_token_ids.shape[1] - 1)]
         token = torch.where(following < prompt, token, 0)
-        out.next_prefill[:, slots] = torch.where(computed < prompt, token, out.next_prefill[:, slots])
+        out.next_prefill_tokens[:, slots] = torch.where(computed < prompt, token, out.next_prefill_tokens[:, slots])
 
     n = len(logits)
     owner = row_of(x.cu_num_logits, logits).clamp(max=rows - 1)
     within = logits - x.cu_num_logits[:-1][owner]
     token = (ends - num_logits)[owner] + within
     out.logits_indices[:n].copy_(token)
-    out.expanded_idx[:n].copy_(slots[owner])
-    out.expanded_pos[:n].copy_(within)
+    out.expanded_idx_mapping[:n].copy_(slots[owner])
+    out.expanded_local_pos[:n].copy_(within)
     position = out.positions[token]
     out.logit_positions[:n].copy_(position)
     in_prompt = (within > 0) & (position - within < prompt[owner])
-    out.drafted[:n].copy_(torch.where(in_prompt, -1, out.input_ids[token]))
+    out.draft_sampled[:n].copy_(torch.where(in_prompt, -1, out.input_ids[token]))
 
 
 def set_up(point: Point, x: Inputs, out: Outputs, fill: Callable[..., None] = fill) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from harness.contract import Point, variant
 
 @variant(
     "step_inputs",
-    defect="drafts inside the prompt are told by their placeholder, not by position (vLLM #54137)",
+    defect="drafts inside the prompt are recognized by their placeholder, not by position (vLLM #54137)",
     skip=on_device,
 )
 def drafted_by_value(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -22,7 +22,7 @@ def drafted_by_value(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
 
     def launch() -> None:
         chain()
-        out.drafted[:n].copy_(out.input_ids[out.logits_indices[:n]])
+        out.draft_sampled[:n].copy_(out.input_ids[out.logits_indices[:n]])
 
     return launch
 

@@ -3,23 +3,25 @@
 For row b < B, s = idx_mapping[b], q query tokens from query_start_loc[b] on, L = num_computed_tokens[s] + q, n logit
 rows from cu_num_logits[b] on (n <= q), d = n - new_tokens of them for drafts, P = prompt_lens[s]:
 
-    seq_lens[b] = L, 0 from row B on            positions[query_start_loc[b] + j] = num_computed_tokens[s] + j
+    seq_lens[b] = L, 0 from row B on
+    positions[query_start_loc[b] + j] = num_computed_tokens[s] + j
     input_ids of the row, in this order, later ones over earlier ones:
-        num_computed_tokens[s] < P                     all tokens: all_ids[s, num_computed_tokens[s] + j]
-        L > P, L - n >= P and new_tokens = 1    the first of the last n: last[s]
-        L > P                                   the last d: draft[s, 0 .. d - 1]
-    next_prefill[l, s] = all_ids[s, L + l] where L + l < P, else 0     rows with L - q < P, l < look_ahead
+        num_computed_tokens[s] < P              all tokens: all_token_ids[s, num_computed_tokens[s] + j]
+        L > P, L - n >= P and new_tokens = 1    the first of the last n: last_sampled_tokens[s]
+        L > P                                   the last d: draft_tokens[s, 0 .. d - 1]
+    next_prefill_tokens[l, s] = all_token_ids[s, L + l] where L + l < P, else 0; rows with L - q < P, l < look_ahead
     logit row r = cu_num_logits[b] + i, of token t = query_start_loc[b + 1] - n + i:
-        logits_indices[r] = t      expanded_idx[r] = s      expanded_pos[r] = i      logit_positions[r] = positions[t]
-        drafted[r] = -1 where i > 0 and positions[t] - i < P, else input_ids[t]
+        logits_indices[r] = t                   logit_positions[r] = positions[t]
+        expanded_idx_mapping[r] = s             expanded_local_pos[r] = i
+        draft_sampled[r] = -1 where i > 0 and positions[t] - i < P, else input_ids[t]
 
 A draft row whose anchor still belongs to the prompt must not be accepted; that is decided by position, not by the
-placeholder -1 in ``draft`` (vLLM #54137). Everything else keeps its contents. No output depends on counts of the host
-but in its shape, so boundaries may be built on the device (vLLM #52795).
+placeholder -1 in ``draft_tokens`` (vLLM #54137). Everything else keeps its contents. Counts of the host decide the
+shape of an output, never its contents, so boundaries may be built on the device (vLLM #52795).
 
 vLLM 0.33 takes four launches before the forward pass, three where the host knows of no row in its prompt
-(``prompt_rows: none``), and one after it for drafted and logit_positions. prompt_lens and all_ids are in pinned host
-memory there (``memory: uva``).
+(``prompt_rows: none``), and one after it for draft_sampled and logit_positions. prompt_lens and all_token_ids are in
+pinned host memory there (``memory: uva``).
 """
 
 from __future__ import annotations
@@ -90,22 +92,22 @@ class Inputs:
     query_start_loc: torch.Tensor  # [R + 1] int32
     cu_num_logits: torch.Tensor  # [B + 1] int32
     num_computed_tokens: torch.Tensor  # [R] int32
-    last: torch.Tensor  # [R] int64
-    draft: torch.Tensor  # [R, k] int64
+    last_sampled_tokens: torch.Tensor  # [R] int64
+    draft_tokens: torch.Tensor  # [R, k] int64
     prompt_lens_device: torch.Tensor | None  # [R] int32
-    all_ids_device: torch.Tensor | None  # [R, history_len] int32
+    all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
     num_tokens: int  # A
     num_logits: int  # N
     prompt_lens_host: torch.Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
-    all_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
+    all_token_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
 
     @property
     def prompt_lens(self) -> torch.Tensor:
         return self.prompt_lens_host if self.prompt_lens_device is None else self.prompt_lens_device
 
     @property
-    def all_ids(self) -> torch.Tensor:
-        return self.all_ids_host if self.all_ids_device is None else self.all_ids_device
+    def all_token_ids(self) -> torch.Tensor:
+        return self.all_token_ids_host if self.all_token_ids_device is None else self.all_token_ids_device
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,11 @@ class Outputs:
     seq_lens: torch.Tensor  # [R] int32
     positions: torch.Tensor  # [max_num_batched_tokens] int64
     input_ids: torch.Tensor  # [max_num_batched_tokens] int32
-    next_prefill: torch.Tensor  # [look_ahead, R] int32, by slot
+    next_prefill_tokens: torch.Tensor  # [look_ahead, R] int32, by slot
     logits_indices: torch.Tensor  # [R * next_n] int64, as all that follow: by logit row
-    expanded_idx: torch.Tensor  # int64
-    expanded_pos: torch.Tensor  # int32
-    drafted: torch.Tensor  # int32
+    expanded_idx_mapping: torch.Tensor  # int64
+    expanded_local_pos: torch.Tensor  # int32
+    draft_sampled: torch.Tensor  # int32
     logit_positions: torch.Tensor  # int64
 
 
@@ -150,14 +152,14 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         query_start_loc=step.query_start_loc,
         cu_num_logits=int32(np.append(0, counts.cumsum())),
         num_computed_tokens=slots.by_slot(idx_mapping, computed, capacity),
-        last=token(capacity),
-        draft=token(capacity, point.next_n - 1),
+        last_sampled_tokens=token(capacity),
+        draft_tokens=token(capacity, point.next_n - 1),
         prompt_lens_device=lens if on_device else None,
-        all_ids_device=history if on_device else None,
+        all_token_ids_device=history if on_device else None,
         num_tokens=slots.num_tokens(point),
         num_logits=int(counts.sum()),
         prompt_lens_host=None if on_device else lens,
-        all_ids_host=None if on_device else history,
+        all_token_ids_host=None if on_device else history,
     )
 
 
@@ -169,17 +171,17 @@ def make_outputs(point: Point) -> Outputs:
         seq_lens=empty(torch.int32, capacity),
         positions=empty(torch.int64, tokens),
         input_ids=empty(torch.int32, tokens),
-        next_prefill=empty(torch.int32, point.look_ahead, capacity),
+        next_prefill_tokens=empty(torch.int32, point.look_ahead, capacity),
         logits_indices=empty(torch.int64, rows),
-        expanded_idx=empty(torch.int64, rows),
-        expanded_pos=empty(torch.int32, rows),
-        drafted=empty(torch.int32, rows),
+        expanded_idx_mapping=empty(torch.int64, rows),
+        expanded_local_pos=empty(torch.int32, rows),
+        draft_sampled=empty(torch.int32, rows),
         logit_positions=empty(torch.int64, rows),
     )
 
 
 #: Outputs by logit row.
-BY_LOGIT = ("logits_indices", "expanded_idx", "expanded_pos", "drafted", "logit_positions")
+BY_LOGIT = ("logits_indices", "expanded_idx_mapping", "expanded_local_pos", "draft_sampled", "logit_positions")
 
 
 def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
@@ -188,7 +190,7 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     count = int(_logit_counts(point, query).sum())
     by_token = {"positions": out.positions[:tokens], "input_ids": out.input_ids[:tokens]}
     by_logit = {name: getattr(out, name)[:count] for name in BY_LOGIT}
-    return {"seq_lens": out.seq_lens, "next_prefill": out.next_prefill} | by_token | by_logit
+    return {"seq_lens": out.seq_lens, "next_prefill_tokens": out.next_prefill_tokens} | by_token | by_logit
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -208,24 +210,24 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         for j in range(end - start):
             put("positions", start + j, computed + j)
             if computed < prompt:
-                put("input_ids", start + j, x.all_ids[s, computed + j])
+                put("input_ids", start + j, x.all_token_ids[s, computed + j])
         if length > prompt:
             if new == 1 and length - n >= prompt:
-                put("input_ids", end - n, x.last[s])
+                put("input_ids", end - n, x.last_sampled_tokens[s])
             for i in range(n - new):
-                put("input_ids", end - (n - new) + i, x.draft[s, i])
+                put("input_ids", end - (n - new) + i, x.draft_tokens[s, i])
         if computed < prompt:
             for ahead in range(point.look_ahead):
                 follows = length + ahead < prompt
-                put("next_prefill", (ahead, s), x.all_ids[s, length + ahead] if follows else 0)
+                put("next_prefill_tokens", (ahead, s), x.all_token_ids[s, length + ahead] if follows else 0)
         for i in range(n):
             t = end - n + i
             put("logits_indices", cu[b] + i, t)
-            put("expanded_idx", cu[b] + i, s)
-            put("expanded_pos", cu[b] + i, i)
+            put("expanded_idx_mapping", cu[b] + i, s)
+            put("expanded_local_pos", cu[b] + i, i)
             put("logit_positions", cu[b] + i, value["positions"][t])
             in_prompt = i > 0 and value["positions"][t] - i < prompt
-            put("drafted", cu[b] + i, -1 if in_prompt else value["input_ids"][t])
+            put("draft_sampled", cu[b] + i, -1 if in_prompt else value["input_ids"][t])
     return {name: Expected(value[name], kept[name]) for name in value}
 
 

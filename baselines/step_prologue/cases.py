@@ -27,8 +27,8 @@ def _prompts_end_anywhere(x: Inputs) -> None:
 def _reused_slots(x: Inputs) -> None:
     """New requests took over the slots: no running state, count of 1."""
     idx_mapping = x.idx_mapping[x.idx_mapping >= 0]
-    x.columns_before[idx_mapping] = -1
-    x.accepted_before[idx_mapping] = 1
+    x.state_columns_before[idx_mapping] = -1
+    x.num_accepted_tokens_before[idx_mapping] = 1
 
 
 def _one_long_row(x: Inputs) -> None:

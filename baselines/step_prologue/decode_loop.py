@@ -22,7 +22,15 @@ from baselines.workloads.engine_state import Consumed, EngineShape, EngineState,
 from harness.contract import Point
 
 #: Outputs by token or logit row that the model or the sampler reads, and those that a state's layers read.
-BY_TOKEN = ("positions", "input_ids", "logits_indices", "expanded_idx", "expanded_pos", "drafted", "logit_positions")
+BY_TOKEN = (
+    "positions",
+    "input_ids",
+    "logits_indices",
+    "expanded_idx_mapping",
+    "expanded_local_pos",
+    "draft_sampled",
+    "logit_positions",
+)
 OF_STATES = ("moves", "batch_accepted")
 
 
@@ -56,12 +64,12 @@ def inputs(point: Point, state: EngineState) -> Inputs:
         query_start_loc_cpu=state.query_start_loc_cpu,
         cu_num_logits=own.cu_num_logits,
         num_computed_tokens=state.num_computed_tokens[now],
-        last=own.last,
-        draft=own.draft,
+        last_sampled_tokens=own.last_sampled_tokens,
+        draft_tokens=own.draft_tokens,
         prompt_lens_device=own.prompt_lens,
-        all_ids_device=own.all_ids,
-        columns_before=own.columns[now] if state.shape.state_groups else None,
-        accepted_before=own.accepted[now] if state.shape.state_groups else None,
+        all_token_ids_device=own.all_token_ids,
+        state_columns_before=own.state_columns[now] if state.shape.state_groups else None,
+        num_accepted_tokens_before=own.num_accepted_tokens[now] if state.shape.state_groups else None,
         tables=own.tables,
         starts=own.table_starts,
         widths=own.widths,
@@ -82,11 +90,11 @@ def outputs(point: Point, state: EngineState, out: Outputs) -> Outputs:
         "seq_lens": state.seq_lens,
         "positions": state.positions,
         "input_ids": own.input_ids,
-        "next_prefill": own.next_prefill,
+        "next_prefill_tokens": own.next_prefill_tokens,
         "block_tables": own.block_tables,
     }
     if state.shape.state_groups:
-        handed |= {"accepted": own.reset_accepted, "columns": own.columns[1 - state.parity]}
+        handed |= {"num_accepted_tokens": own.reset_accepted, "state_columns": own.state_columns[1 - state.parity]}
     return replace(out, **{name: tensor for name, tensor in handed.items() if hasattr(out, name)})
 
 

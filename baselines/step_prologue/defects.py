@@ -98,6 +98,6 @@ def scheduler_block_size(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
         s = x.idx_mapping.clamp(min=0)
         length = x.num_computed_tokens[s] + torch.diff(x.query_start_loc[: rows + 1])
         column = (length - 1).clamp(min=0) // point.block_size
-        out.columns[s] = torch.where(x.idx_mapping >= 0, column, out.columns[s]).int()
+        out.state_columns[s] = torch.where(x.idx_mapping >= 0, column, out.state_columns[s]).int()
 
     return launch

@@ -1,5 +1,8 @@
 """step_prologue: all metadata of a step that is built before the target's forward pass, from the request slots.
 
+It is what vLLM's V2 model runner launches at the start of execute_model (v1/worker/gpu/model_runner.py), with what the
+attention backends build from it:
+
     step_inputs               positions, lengths, input tokens, logit rows                 B real rows
     gather_block_tables       block tables of all groups in batch order                    cleared behind the real rows
     compute_slot_mappings     KV-cache slot of every token; none in groups of states       rows with their padding
@@ -135,12 +138,12 @@ class Inputs:
     query_start_loc_cpu: torch.Tensor = field(metadata=HOST)  # [B + 1] int32
     cu_num_logits: torch.Tensor  # [B + 1] int32
     num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all state
-    last: torch.Tensor  # [R] int64
-    draft: torch.Tensor  # [R, k] int64
+    last_sampled_tokens: torch.Tensor  # [R] int64
+    draft_tokens: torch.Tensor  # [R, k] int64
     prompt_lens_device: torch.Tensor | None  # [R] int32
-    all_ids_device: torch.Tensor | None  # [R, history_len] int32
-    columns_before: torch.Tensor | None  # [R] int32
-    accepted_before: torch.Tensor | None  # [R] int32
+    all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
+    state_columns_before: torch.Tensor | None  # [R] int32
+    num_accepted_tokens_before: torch.Tensor | None  # [R] int32
     tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
     starts: torch.Tensor  # [G] int64
     widths: torch.Tensor  # [G] int64
@@ -152,7 +155,7 @@ class Inputs:
     num_tokens: int  # A
     num_logits: int  # N
     prompt_lens_host: torch.Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
-    all_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
+    all_token_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
     num_blocks_host: torch.Tensor | None = field(metadata=HOST, default=None)
 
 
@@ -240,12 +243,12 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         query_start_loc_cpu=x.query_start_loc[: rows + 1].clone(),
         cu_num_logits=torch.cat([x.cu_num_logits, x.cu_num_logits[-1:].expand(rows - real)]),
         num_computed_tokens=x.num_computed_tokens,
-        last=x.last,
-        draft=x.draft,
+        last_sampled_tokens=x.last_sampled_tokens,
+        draft_tokens=x.draft_tokens,
         prompt_lens_device=x.prompt_lens_device,
-        all_ids_device=x.all_ids_device,
-        columns_before=None if columns is None else slots.by_slot(of_rows, columns, capacity),
-        accepted_before=None if accepted is None else slots.by_slot(of_rows, accepted, capacity),
+        all_token_ids_device=x.all_token_ids_device,
+        state_columns_before=None if columns is None else slots.by_slot(of_rows, columns, capacity),
+        num_accepted_tokens_before=None if accepted is None else slots.by_slot(of_rows, accepted, capacity),
         tables=slots.make_tables(point, step, seed),
         starts=torch.tensor(slots.table_starts(point)[:-1]),
         widths=torch.tensor(slots.group_widths(point)),
@@ -257,7 +260,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         num_tokens=x.num_tokens,
         num_logits=x.num_logits,
         prompt_lens_host=x.prompt_lens_host,
-        all_ids_host=x.all_ids_host,
+        all_token_ids_host=x.all_token_ids_host,
         num_blocks_host=None if on_device else owned,
     )
 
@@ -271,7 +274,7 @@ def input_bytes(point: Point) -> int:
 
 
 def in_place(point: Point) -> Mapping[str, str]:
-    return {"reset_accepted": "accepted_before", "columns": "columns_before"}
+    return {"reset_accepted": "num_accepted_tokens_before", "state_columns": "state_columns_before"}
 
 
 operator = Operator.of_module(

@@ -109,13 +109,13 @@ class SlotState:
     tables: Tensor  # flat
     num_blocks: Tensor  # [G, R] blocks that each slot owns
     prompt_lens: Tensor  # [R]
-    total: tuple[Tensor, Tensor]  # [R] tokens of output
-    columns: tuple[Tensor, Tensor]  # [R] column of the running state; -1 = none
-    accepted: tuple[Tensor, Tensor]  # [R] accepted drafts + 1
-    last: Tensor  # [R] int64, the newest token
-    draft: Tensor  # [R, k] int64
-    all_ids: Tensor  # [R, history_len]
-    tokens: Tensor  # [B, k + 1] int64, of the sampler
+    total_len: tuple[Tensor, Tensor]  # [R] tokens of output
+    state_columns: tuple[Tensor, Tensor]  # [R] column of the running state; -1 = none
+    num_accepted_tokens: tuple[Tensor, Tensor]  # [R] accepted drafts + 1
+    last_sampled_tokens: Tensor  # [R] int64, the newest token
+    draft_tokens: Tensor  # [R, k] int64
+    all_token_ids: Tensor  # [R, history_len]
+    sampled_tokens: Tensor  # [B, k + 1] int64, of the sampler
     table_starts: Tensor  # [G] int64
     widths: Tensor  # [G] int64
     block_sizes: Tensor  # [G]
@@ -123,7 +123,7 @@ class SlotState:
     enabled: Tensor  # [G] bool, whether tokens of the group are written through slots
     sharded: Tensor  # [G] bool, all false
     input_ids: Tensor  # [max_num_batched_tokens]
-    next_prefill: Tensor  # [1, R]
+    next_prefill_tokens: Tensor  # [1, R]
     block_tables: Tensor  # flat, in batch order
     reset_accepted: Tensor  # [R] accepted, 1 where a state was moved
     num_sampled: Tensor  # [R] by row

@@ -30,8 +30,8 @@ class AcrossGpus:
 
     def common(self, operator: str, variant: str) -> list[GpuRow]:
         """The rows of a variant that all GPUs have: only over the same points can means be compared."""
-        mine = [row for row in self.rows if (row.cell.operator, row.cell.variant) == (operator, variant)]
-        return [row for row in mine if len(row.us) == len(self.gpus)]
+        rows = [row for row in self.rows if (row.cell.operator, row.cell.variant) == (operator, variant)]
+        return [row for row in rows if len(row.us) == len(self.gpus)]
 
     def ratio(self, row: GpuRow, gpu: str) -> float | None:
         """How many times faster than the first GPU; None where one of them has no time."""
@@ -46,10 +46,10 @@ def across_gpus(runs: Sequence[Run], metric: str) -> AcrossGpus:
     for run in runs:
         if run.header.environment.device != "cuda":
             raise RecordError(f"{run.path} is of a CPU; report compares GPUs")
-        for found in differences(runs[0], run, "report"):
+        for difference in differences(runs[0], run, "report"):
             raise RecordError(
-                f"{run.path} was measured with a {found.theirs} cache, {runs[0].path} with a {found.ours} one; "
-                "report them one after the other"
+                f"{run.path} was measured with a {difference.theirs} cache, {runs[0].path} with a {difference.ours} "
+                "one; report them one after the other"
             )
     check_together(runs)
     cells: dict[str, Cell] = {}

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from harness.analysis import moderated, stats
-from harness.analysis.moderated import Spread
 from harness.analysis.stats import Interval
-from harness.analysis.warnings import (
-    abbreviated,
-    audit_warnings,
-    calibration_warnings,
-    disagreeing_cells,
-    known_failure_warnings,
-    throttling_warnings,
-)
+from harness.analysis.warnings import known_failure_warnings, measurement_warnings
 from harness.exit_codes import BAD, OK, UNSURE
 from harness.records.differences import differences
 from harness.records.endings import ending
@@ -45,6 +38,7 @@ POWER = 0.95
 #: Device -> the metrics that decide the exit code. Host times do not: on a shared machine they change while the code
 #: does not.
 GATING = {"cuda": ("gpu_us",), "cpu": ("cpu_us",)}
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
 #: Assumed difference between two GPUs of one model, unless their calibration kernels differ by more.
 MACHINE_SPREAD = 0.03
 
@@ -64,6 +58,8 @@ class Rule:
     metrics:       the metrics that decide the exit code; None: GATING of the device.
     only:          globs of the cells to compare; "!" in front excludes.
     any_config:    whether runs of different configurations are compared in the cells that they share.
+    controls:      globs of cells whose code is the same on both sides: they decide nothing but whether the machine was
+                   steady.
     """
 
     threshold: float = 0.02
@@ -73,6 +69,7 @@ class Rule:
     metrics: tuple[str, ...] | None = None
     only: tuple[str, ...] = ()
     any_config: bool = False
+    controls: tuple[str, ...] = ()
 
 
 #: For --preset. strict: every change that can be told; pr: the default; nightly: what a service would notice.
@@ -107,7 +104,7 @@ class Transition:
 
 @dataclass(frozen=True, kw_only=True)
 class CellComparison:
-    """One metric of one cell.
+    """One metric of one cell: its evidence (axes and medians), and what follows from it once it is judged.
 
     axes:         of the point, all of them.
     base_medians, head_medians: one median per process; of a paired comparison, per process or per round.
@@ -124,11 +121,11 @@ class CellComparison:
     variant: str
     point: str
     metric: str
-    base_us: float
-    head_us: float
-    ratio: Interval
-    change_us: Interval
-    verdict: Verdict
+    base_us: float = math.nan
+    head_us: float = math.nan
+    ratio: Interval = UNKNOWN
+    change_us: Interval = UNKNOWN
+    verdict: Verdict = "unsure"
     axes: Mapping[str, Any] = field(default_factory=dict)
     base_medians: tuple[float, ...] = ()
     head_medians: tuple[float, ...] = ()
@@ -224,7 +221,14 @@ class Comparison:
 
     @property
     def gating_cells(self) -> list[CellComparison]:
-        return [cell for cell in self.cells if cell.metric in self.gating]
+        return [cell for cell in self.cells if cell.metric in self.gating and not self._is_control(cell)]
+
+    @property
+    def control_cells(self) -> list[CellComparison]:
+        return [cell for cell in self.cells if cell.metric in self.gating and self._is_control(cell)]
+
+    def _is_control(self, cell: CellComparison) -> bool:
+        return any(fnmatchcase(cell.key, pattern) for pattern in self.rule.controls)
 
     @property
     def failing(self) -> list[CellComparison]:
@@ -238,7 +242,7 @@ class Comparison:
     @property
     def untimed(self) -> list[Transition]:
         """Cells timed in base that are not broken and have no comparable time in head."""
-        return [one for one in (*self.base_only, *self.lost) if one.timed]
+        return [transition for transition in (*self.base_only, *self.lost) if transition.timed]
 
     @property
     def power(self) -> float:
@@ -267,6 +271,10 @@ class Comparison:
                 f"{counted(len(self.untimed), 'cell')} timed in base {'is' if len(self.untimed) == 1 else 'are'} "
                 "not timed in head"
             )
+        changed = [cell for cell in self.control_cells if cell.verdict in ("slower", "faster")]
+        if moved := [cell for cell in changed if not cell.below_min_change]:
+            named = ", ".join(cell.key for cell in moved)
+            sentences.append(f"the machine was not steady: the same code was slower or faster in head in {named}")
         return sentences
 
     @property
@@ -289,18 +297,13 @@ class Comparison:
         """What a reader must know of the records before relying on the verdicts."""
         warnings = []
         for side, runs in self.sides:
-            cells = [cell for run in runs for cell in run.cells]
-            disagreeing = list(dict.fromkeys(key for run in runs for key in disagreeing_cells(run, run.cells)))
-            texts = list(dict.fromkeys(text for run in runs for text in calibration_warnings(run)))
-            if disagreeing:
-                named = ", ".join(abbreviated(disagreeing))
-                texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
-            warnings += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
+            warnings += [f"{side}: {text}" for text in measurement_warnings(runs)]
         cells = [cell for _, runs in self.sides for run in runs for cell in run.cells]
         return [*warnings, *known_failure_warnings(cells)]
 
     def counts(self, *metrics: str) -> Counter[Verdict]:
-        return Counter(cell.verdict for cell in self.cells if cell.metric in metrics)
+        """Verdicts of these metrics, without the controls."""
+        return Counter(cell.verdict for cell in self.cells if cell.metric in metrics and not self._is_control(cell))
 
 
 def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Comparison:
@@ -317,9 +320,8 @@ def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Co
     _check_runs(base, head, rule)
     gating = rule.metrics or GATING[base[0].header.environment.device]
     result = Comparison(base, head, rule, gating, _changed(base[0], head[0]), _machines(base, head))
-    rows = _join(result)
-    _judge_all(result, rows)
-    if not result.gating_cells and not result.broken:
+    _judge(result, _join(result))
+    if not (result.gating_cells or result.control_cells or result.broken):
         raise CompareError(
             f"{base[0].path} and {head[0].path} have no cell in common that both time by {', '.join(gating)}"
             + (f" and that matches {' '.join(rule.only)}" if rule.only else "")
@@ -352,7 +354,7 @@ def compare_variants(
                 f"no variant {name!r} in {runs[0].path}{did_you_mean(name.rpartition('/')[2], list(names))}"
             )
     result = Comparison(runs, runs, rule, gating, [], Machines((), (), 0.0, None), pair=(base, head), unit=unit)
-    _judge_all(result, _pairs(result))
+    _judge(result, _pairs(result))
     if not result.gating_cells:
         raise CompareError(f"no point at which {runs[0].path} times both {head} and {base} by {', '.join(gating)}")
     return result
@@ -409,7 +411,7 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                     f"{earlier} and {run.path} are the same record; on one side, {side}, it is no new evidence; "
                     "remove one"
                 )
-        for difference in [] if paired else [one for run in runs for one in differences(runs[0], run, "side")]:
+        for difference in [] if paired else [change for run in runs for change in differences(runs[0], run, "side")]:
             raise CompareError(
                 f"{side} holds records of several revisions ({difference.ours or 'unknown'} and "
                 f"{difference.theirs or 'unknown'}); give each revision its own folder"
@@ -424,13 +426,13 @@ def identity(run: Run) -> tuple[Any, ...]:
 
 def _changed(base: Run, head: Run) -> list[Changed]:
     """What a reader may ask about beside the code. Not the commit, in which compared runs are meant to differ."""
-    return [Changed(one.respect, one.ours, one.theirs) for one in differences(base, head, "listed")]
+    return [Changed(change.respect, change.ours, change.theirs) for change in differences(base, head, "listed")]
 
 
 def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
     """Whether the sides were timed on the same GPUs, and how much wider the threshold becomes if not."""
-    sides = [tuple(dict.fromkeys(one for run in runs for one in run.gpu_ids)) for runs in (base, head)]
-    known = [tuple(one for one in side if one is not None) for side in sides]
+    sides = [tuple(dict.fromkeys(gpu for run in runs for gpu in run.gpu_ids)) for runs in (base, head)]
+    known = [tuple(gpu for gpu in side if gpu is not None) for side in sides]
     if base[0].header.environment.device == "cpu":
         return Machines((), (), 0.0, None)
     if known != sides:
@@ -461,8 +463,8 @@ def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
 
     def slope_of(runs: tuple[Run, ...], name: str) -> float:
         kernels = [run.header.calibration.own.get(name) for run in runs if run.header.calibration]
-        slopes = [float(np.median(stats.slopes(one.graph_us))) for one in kernels if one and len(one.graph_us) > 1]
-        return float(np.median(slopes)) if slopes else math.nan
+        slopes = [stats.slopes(kernel.graph_us) for kernel in kernels if kernel and len(kernel.graph_us) > 1]
+        return float(np.median([np.median(of_run) for of_run in slopes])) if slopes else math.nan
 
     names = {name for run in (*base, *head) if run.header.calibration for name in run.header.calibration.own}
     pairs = [(slope_of(base, name), slope_of(head, name)) for name in names]
@@ -471,17 +473,6 @@ def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
 
 
 # --- the join ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    """A metric of a cell with its evidence. paired: head and base medians belong together one by one."""
-
-    cell: Cell
-    metric: str
-    base: tuple[float, ...]
-    head: tuple[float, ...]
-    paired: bool = False
 
 
 def _by_key(runs: tuple[Run, ...]) -> dict[str, list[Cell]]:
@@ -493,8 +484,8 @@ def _by_key(runs: tuple[Run, ...]) -> dict[str, list[Cell]]:
     return by_key
 
 
-def _join(result: Comparison) -> list[_Row]:
-    """Fill the lists of transitions; the metrics that can be judged."""
+def _join(result: Comparison) -> list[CellComparison]:
+    """Fill the lists of transitions; the metrics that can be judged, with their evidence."""
     base_cells, head_cells = (_by_key(runs) for runs in (result.base, result.head))
     rows = []
     for key in base_cells | head_cells:
@@ -516,14 +507,26 @@ def _join(result: Comparison) -> list[_Row]:
             if gone := [metric for metric in wanted if metric not in head_times]:
                 result.lost.append(replace(transition, head=f"{transition.head}; no {', '.join(gone)}"))
             rows += [
-                _Row(cell=base[0], metric=metric, base=tuple(base_times[metric]), head=tuple(head_times[metric]))
-                for metric in base_times
+                _row(base[0], metric, medians, head_times[metric])
+                for metric, medians in base_times.items()
                 if metric in head_times
             ]
     return rows
 
 
-def _pairs(result: Comparison) -> list[_Row]:
+def _row(cell: Cell, metric: str, base_medians: Iterable[float], head_medians: Iterable[float]) -> CellComparison:
+    return CellComparison(
+        operator=cell.operator,
+        variant=cell.variant,
+        point=cell.point,
+        metric=metric,
+        axes=cell.axes,
+        base_medians=tuple(map(float, base_medians)),
+        head_medians=tuple(map(float, head_medians)),
+    )
+
+
+def _pairs(result: Comparison) -> list[CellComparison]:
     """The metrics of both variants of ``result.pair``, paired by round."""
     by_point: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
     for run in result.base:
@@ -540,13 +543,12 @@ def _pairs(result: Comparison) -> list[_Row]:
             by_process = [rounds for pair in cells if (rounds := _rounds(*pair, metric)) is not None]
             if not by_process:
                 continue
+            base, head = by_process[0]
             if result.unit == "process":
-                base = [float(np.median(base)) for base, _ in by_process]
                 # The pairs give the ratio of a process; its base median only sets the scale.
-                head = [b * float(np.median(h / a)) for b, (a, h) in zip(base, by_process, strict=True)]
-            else:
-                base, head = (list(map(float, side)) for side in by_process[0])
-            rows.append(_Row(cell=cells[0][1], metric=metric, base=tuple(base), head=tuple(head), paired=True))
+                base = [np.median(rounds) for rounds, _ in by_process]
+                head = [us * np.median(h / b) for us, (b, h) in zip(base, by_process, strict=True)]
+            rows.append(_row(cells[0][1], metric, base, head))
     return rows
 
 
@@ -572,9 +574,9 @@ def _state(cells: Sequence[Cell]) -> str:
     """Status and reason of the first bad cell, else of the first; with the number of processes where not all agree."""
     if not cells:
         return "absent"
-    cell = next((one for one in cells if one.status.is_bad), cells[0])
+    cell = next((cell for cell in cells if cell.status.is_bad), cells[0])
     reason = ending(cell)
-    like = sum(one.status == cell.status for one in cells)
+    like = sum(other.status == cell.status for other in cells)
     share = f" ({like} of {len(cells)} processes)" if like < len(cells) else ""
     return f"{cell.status}{share}: {reason}" if reason else f"{cell.status}{share}"
 
@@ -585,63 +587,24 @@ def _moved_axes(base: Cell, head: Cell) -> str:
     return ", ".join(f"{name} {base.axes[name]} → {head.axes[name]}" for name in shared)
 
 
-# --- the judgement ----------------------------------------------------------------------------------------------------
+# --- from evidence to verdict -----------------------------------------------------------------------------------------
 
 
-def _judge_all(result: Comparison, rows: Sequence[_Row]) -> None:
-    """Fill ``cells`` and ``summaries``; the cells of a metric are judged together."""
+def _judge(result: Comparison, rows: Sequence[CellComparison]) -> None:
+    """Fill ``cells`` and ``summaries``; the cells of a metric are judged together, and so are its variants."""
+    order = {row.key: i for i, row in enumerate(rows)}
     for metric in dict.fromkeys(row.metric for row in rows):
-        members = [row for row in rows if row.metric == metric]
-        judged = _judged(result, [_evidence(row.base, row.head, row.paired) for row in members])
-        result.cells.extend(_compared(result, *each) for each in zip(members, judged, strict=True))
-        result.summaries.extend(_summaries(result, members))
-    order = {row.cell.key: i for i, row in enumerate(rows)}
+        of_metric = [row for row in rows if row.metric == metric]
+        judgements = _judgements(result, [(row.base_medians, row.head_medians) for row in of_metric])
+        cells = [_judged(row, judgement, result.rule) for row, judgement in zip(of_metric, judgements, strict=True)]
+        result.cells.extend(cells)
+        result.summaries.extend(_summaries(result, cells))
     result.cells.sort(key=lambda cell: (order[cell.key], stats.METRICS.index(cell.metric)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Evidence:
-    """change: log ratio. variance: of a log median between processes, with its degrees of freedom. factor: variance of
-    change in units of it. log_time: logarithm of the time of a call. enough: whether a verdict is possible.
-    """
-
-    change: float
-    variance: float
-    df: int
-    factor: float
-    log_time: float
-    enough: bool
-
-
-def _evidence(base: Sequence[float], head: Sequence[float], paired: bool) -> _Evidence:
-    before, after = np.log(base), np.log(head)
-    if paired:
-        log_ratios = after - before
-        count = len(log_ratios)
-        few = count < 5
-        return _Evidence(
-            change=float(np.mean(log_ratios) if few else np.median(log_ratios)),
-            variance=float(np.var(log_ratios, ddof=1)) if count > 1 else 0.0,
-            df=count - 1,
-            factor=1 / count if few else math.pi / 2 / count,  # variance of a mean, and of a median
-            log_time=float(before.mean()),
-            enough=count >= MIN_PROCESSES,
-        )
-    df = len(before) + len(after) - 2
-    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
-    return _Evidence(
-        change=float(after.mean() - before.mean()),
-        variance=squares / df if df else 0.0,
-        df=df,
-        factor=1 / len(before) + 1 / len(after),
-        log_time=float((before.mean() + after.mean()) / 2),
-        enough=min(len(before), len(after)) >= MIN_PROCESSES,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Judged:
-    """What CellComparison says of a change. ratio: with the bounds that hold for all cells judged together."""
+class _Judgement:
+    """As the fields of CellComparison."""
 
     ratio: Interval
     verdict: Verdict
@@ -650,28 +613,54 @@ class _Judged:
     noisy: bool
 
 
-def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
-    change, variance, df, factor, log_time = (
-        np.array([getattr(one, name) for one in evidence], float)
-        for name in ("change", "variance", "df", "factor", "log_time")
-    )
-    spread: Spread = moderated.moderate(variance, df, log_time)
+Medians = Sequence[float] | np.ndarray
+
+
+def _judgements(result: Comparison, sides: Sequence[tuple[Medians, Medians]]) -> list[_Judgement]:
+    """Judge changes together. sides: the medians in base and in head, of each change."""
+    evidence = [_evidence(np.log(base), np.log(head), result.pair is not None) for base, head in sides]
+    change, variance, df, factor, log_time = (np.array(values, float) for values in zip(*evidence, strict=True))
+    spread = moderated.moderate(variance, df, log_time)
     decision = moderated.judge(change, spread, factor, result.threshold, result.detect, result.rule.rate)
-    judged = []
-    for i, one in enumerate(evidence):
-        verdict: Verdict = "unsure"
-        if one.enough:
-            verdict = next((name for name in ("slower", "faster", "same") if getattr(decision, name)[i]), "unsure")
-        judged.append(
-            _Judged(
-                ratio=Interval(median=_exp(one.change), low=_exp(decision.low[i]), high=_exp(decision.high[i])),
-                verdict=verdict,
-                sd=math.sqrt(float(spread.variance[i])),
-                power=float(decision.power[i]) if one.enough else 0.0,
+    judgements = []
+    for i, medians in enumerate(sides):
+        enough = min(map(len, medians)) >= MIN_PROCESSES
+        verdicts = [verdict for verdict in ("slower", "faster", "same") if enough and getattr(decision, verdict)[i]]
+        judgements.append(
+            _Judgement(
+                ratio=Interval(median=_exp(change[i]), low=_exp(decision.low[i]), high=_exp(decision.high[i])),
+                verdict=verdicts[0] if verdicts else "unsure",
+                sd=math.sqrt(spread.variance[i]),
+                power=float(decision.power[i]) if enough else 0.0,
                 noisy=bool(spread.outlier[i]),
             )
         )
-    return judged
+    return judgements
+
+
+def _evidence(base: np.ndarray, head: np.ndarray, paired: bool) -> tuple[float, float, int, float, float]:
+    """Of logarithms of medians: (change, variance of a median between processes, its degrees of freedom, variance of
+    the change in units of that variance, level).
+    """
+    if paired:
+        log_ratios, count = head - base, len(base)
+        few = count < 5
+        return (
+            np.mean(log_ratios) if few else np.median(log_ratios),
+            np.var(log_ratios, ddof=1) if count > 1 else 0.0,
+            count - 1,
+            1 / count if few else math.pi / 2 / count,  # variance of a mean, and of a median
+            base.mean(),
+        )
+    df = len(base) + len(head) - 2
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (base, head))
+    return (
+        head.mean() - base.mean(),
+        squares / df if df else 0.0,
+        df,
+        1 / len(base) + 1 / len(head),
+        (base.mean() + head.mean()) / 2,
+    )
 
 
 def _exp(log_ratio: float) -> float:
@@ -679,61 +668,60 @@ def _exp(log_ratio: float) -> float:
     return math.exp(min(max(float(log_ratio), -700.0), 700.0))
 
 
-def _compared(result: Comparison, row: _Row, judged: _Judged) -> CellComparison:
-    base_us = float(np.exp(np.mean(np.log(row.base))))
-    ratio = judged.ratio
-    change_us = Interval(*(base_us * (one - 1) for one in (ratio.median, ratio.low, ratio.high)))
-    return CellComparison(
-        operator=row.cell.operator,
-        variant=row.cell.variant,
-        point=row.cell.point,
-        metric=row.metric,
+def _judged(row: CellComparison, judgement: _Judgement, rule: Rule) -> CellComparison:
+    base_us, ratio = _geometric_mean(row.base_medians), judgement.ratio
+    change_us = Interval(*(base_us * (bound - 1) for bound in (ratio.median, ratio.low, ratio.high)))
+    return replace(
+        row,
+        **vars(judgement),
         base_us=base_us,
         head_us=base_us * ratio.median,
-        ratio=ratio,
         change_us=change_us,
-        verdict=judged.verdict,
-        axes=row.cell.axes,
-        base_medians=row.base,
-        head_medians=row.head,
-        sd=judged.sd,
-        power=judged.power,
-        noisy=judged.noisy,
-        below_min_change=abs(change_us.median) < result.rule.min_change_us,
+        below_min_change=abs(change_us.median) < rule.min_change_us,
     )
 
 
-def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
-    """A summary of each variant, for one metric. A process counts with its mean over the cells that all timed."""
-    groups: dict[tuple[str, str], list[_Row]] = {}
-    for row in rows:
-        groups.setdefault((row.cell.operator, row.cell.variant), []).append(row)
-    evidence = []
-    for members in groups.values():
-        sides = []
-        for side in ("base", "head"):
-            medians = [getattr(row, side) for row in members]
-            count = (min if members[0].paired else max)(map(len, medians))
-            sides.append(np.exp(np.mean([np.log(one[:count]) for one in medians if len(one) >= count], axis=0)))
-        evidence.append(_evidence(*sides, members[0].paired))
-    cells = {(cell.key, cell.metric): cell for cell in result.cells}
+def _geometric_mean(values: Medians) -> float:
+    """The geometric mean."""
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summary]:
+    """A summary of each variant, of the cells of one metric."""
+    groups: dict[tuple[str, str], list[CellComparison]] = {}
+    for cell in cells:
+        groups.setdefault((cell.operator, cell.variant), []).append(cell)
+    sides = [
+        tuple(
+            _process_means([getattr(cell, side) for cell in group], result) for side in ("base_medians", "head_medians")
+        )
+        for group in groups.values()
+    ]
     summaries = []
-    for ((operator, variant), members), judged in zip(groups.items(), _judged(result, evidence), strict=True):
-        of_group = [cells[row.cell.key, row.metric] for row in members]
-        ratios = [cell.ratio.median for cell in of_group]
-        mean = float(np.exp(np.mean(np.log(ratios))))
-        bounds = (mean / judged.ratio.median * bound for bound in (judged.ratio.low, judged.ratio.high))
+    for ((operator, variant), group), judgement in zip(groups.items(), _judgements(result, sides), strict=True):
+        ratios = [cell.ratio.median for cell in group]
+        mean = _geometric_mean(ratios)
+        bounds = (mean / judgement.ratio.median * bound for bound in (judgement.ratio.low, judgement.ratio.high))
         summaries.append(
             Summary(
                 operator=operator,
                 variant=variant,
-                metric=rows[0].metric,
-                cells=len(members),
+                metric=group[0].metric,
+                cells=len(group),
                 ratio=Interval(mean, *bounds),
                 least=min(ratios),
                 greatest=max(ratios),
-                verdict=judged.verdict,
-                counts=Counter(cell.verdict for cell in of_group),
+                verdict=judgement.verdict,
+                counts=Counter(cell.verdict for cell in group),
             )
         )
     return summaries
+
+
+def _process_means(medians: Sequence[Sequence[float]], result: Comparison) -> np.ndarray:
+    """The geometric mean of each process over the cells that all processes timed; paired, of those that all cells have.
+
+    medians: of one side, of each cell.
+    """
+    count = (max if result.pair is None else min)(map(len, medians))
+    return np.exp(np.mean([np.log(values[:count]) for values in medians if len(values) >= count], axis=0))

@@ -66,12 +66,12 @@ def pool(blocks: Sequence[LoopBlock], metric: Metric) -> Pool:
     for number, block in enumerate(blocks):
         elapsed = np.concatenate([[0.0], np.cumsum(block.itl_us)])
         least = LEAST_SHARE * len(block.itl_us)
-        for one in block.requests:
-            time_us = elapsed[one.first + one.steps] - elapsed[one.first]
-            values.append(time_us / one.tokens)
-            weights.append(one.tokens)
+        for request in block.requests:
+            time_us = elapsed[request.first + request.steps] - elapsed[request.first]
+            values.append(time_us / request.tokens)
+            weights.append(request.tokens)
             numbers.append(number)
-            ranked.append(one.steps >= least)
+            ranked.append(request.steps >= least)
     if not any(ranked):
         ranked = [True] * len(ranked)
     return Pool(np.array(values), np.array(weights, dtype=float), np.array(numbers), np.array(ranked, dtype=bool))
@@ -99,7 +99,7 @@ def delta(reference: Loop, loop: Loop, metric: Metric, statistic: str = "mean") 
     """Over the blocks that both have; None for fewer than two. Raises ValueError for stacks of different loops."""
     if reference.point != loop.point:
         raise ValueError(f"{loop.key} and {reference.key} are not of the same loop")
-    ours, theirs = ({block.number: block for block in one.blocks} for one in (loop, reference))
+    ours, theirs = ({block.number: block for block in side.blocks} for side in (loop, reference))
     shared = sorted(ours.keys() & theirs.keys())
     if len(shared) < 2:
         return None
@@ -130,14 +130,14 @@ def _interval(values: np.ndarray, blocks: int) -> Interval:
 
 def tokens_per_s(loop: Loop) -> float:
     """Tokens that all requests received, over the time of the device."""
-    tokens = sum(one.tokens for block in loop.blocks for one in block.requests)
+    tokens = sum(request.tokens for block in loop.blocks for request in block.requests)
     return tokens / (1e-6 * sum(sum(block.itl_us) for block in loop.blocks))
 
 
 def tokens_per_step(loop: Loop) -> float:
     """Tokens that a request received in a step, on average."""
-    requests = [one for block in loop.blocks for one in block.requests]
-    return sum(one.tokens for one in requests) / sum(one.steps for one in requests)
+    requests = [request for block in loop.blocks for request in block.requests]
+    return sum(request.tokens for request in requests) / sum(request.steps for request in requests)
 
 
 def gap_us(loop: Loop) -> float:
@@ -178,11 +178,11 @@ def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
     None where the operators were not timed, as on a CPU.
     """
     metric, costs = cost_metric(loop), []
-    for one in (reference, loop):
+    for stack in (reference, loop):
         if metric == "eager_us":
-            time_us = float(np.mean(one.waited_us)) if one.waited_us else None
+            time_us = float(np.mean(stack.waited_us)) if stack.waited_us else None
         else:
-            time_us = alone(one, metric)
+            time_us = alone(stack, metric)
         if time_us is None:
             return None
         costs.append(time_us)
@@ -191,13 +191,12 @@ def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
 
 def by_point(run: Run) -> dict[str, list[Loop]]:
     """Point -> lines of its stacks, in the order of the configuration."""
-    place = {key: i for i, key in enumerate(run.header.cells)}
-    found: dict[str, list[Loop]] = {}
-    for loop in sorted(run.loops, key=lambda one: place.get(one.key, len(place))):
-        found.setdefault(loop.point, []).append(loop)
-    return found
+    points: dict[str, list[Loop]] = {}
+    for loop in sorted(run.loops, key=run.place_of):
+        points.setdefault(loop.point, []).append(loop)
+    return points
 
 
 def reference_of(loops: Sequence[Loop]) -> Loop | None:
     """The measured reference stack among the lines of one loop."""
-    return next((one for one in loops if one.stack == one.reference and is_measured(one)), None)
+    return next((loop for loop in loops if loop.stack == loop.reference and is_measured(loop)), None)

@@ -44,7 +44,7 @@ import numpy as np
 from harness.analysis.cache_states import CACHE_STATES, cache_state_errors
 from harness.analysis.stats import fit, samples
 from harness.records.schema import Calibration, KernelTimes, Metrics
-from harness.wording import significant
+from harness.wording import signed, significant
 
 #: Share of queued samples left out of a mean at either end: two of a calibration's twenty, none of a cell's six.
 TRIMMED_SHARE = 0.1
@@ -86,8 +86,8 @@ class Constant:
         return launches * self.mean_us + self.once_us
 
     def __str__(self) -> str:
-        once = f", {1000 * self.once_us:+.0f} ns a call" if self.once_us else ""
-        return f"{1000 * self.mean_us:+.0f} ± {1000 * self.spread_us:.0f} ns a launch{once}"
+        once = f", {signed(1000 * self.once_us, '.0f')} ns a call" if self.once_us else ""
+        return f"{signed(1000 * self.mean_us, '.0f')} ± {1000 * self.spread_us:.0f} ns a launch{once}"
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def residuals(calibration: Calibration) -> list[Residual]:
 def calibration_errors(calibration: Calibration, cache_name: str = "hot") -> tuple[str, ...]:
     """Why a run is not calibrated, one sentence each: residuals beyond tolerance, a cache state not confirmed."""
     reasons = [
-        f"{r.estimator.name}: a spin of {r.true_us:.2f} us is measured {r.error_us * 1000:+.0f} ns off, "
+        f"{r.estimator.name}: a spin of {r.true_us:.2f} us is measured {signed(r.error_us * 1000, '.0f')} ns off, "
         f"{r.allowed_us * 1000:.0f} ns are allowed"
         for r in residuals(calibration)
         if abs(r.error_us) > r.allowed_us
@@ -256,7 +256,7 @@ class Estimates:
 
     def __str__(self) -> str:
         values = {GRAPH_SLOPE: self.graph} | {estimator: value for estimator, (value, _) in self.others.items()}
-        return ", ".join(f"{one.name} {significant(value, 4)}" for one, value in values.items()) + " us"
+        return ", ".join(f"{estimator.name} {significant(value, 4)}" for estimator, value in values.items()) + " us"
 
 
 def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estimates | None:

@@ -103,7 +103,7 @@ class History:
     @property
     def changed(self) -> list[Series]:
         """The series with a change, the largest first."""
-        return sorted((one for one in self.series if one.changes), key=lambda one: -one.largest)
+        return sorted((series for series in self.series if series.changes), key=lambda series: -series.largest)
 
 
 def history(runs: Sequence[Run], metric: str | None = None, threshold: float = THRESHOLD) -> History:
@@ -127,9 +127,9 @@ def history(runs: Sequence[Run], metric: str | None = None, threshold: float = T
     if not cells:
         raise RecordError(f"no cell has {metric} at two commits or more")
     variance = _noise(medians)
-    timed = [np.array([np.median(of_state) if of_state else np.nan for of_state in one]) for one in medians]
-    weights = [np.array([len(of_state) for of_state in one], dtype=float) for one in medians]
-    penalty = 2 * math.log(sum(int(np.isfinite(one).sum()) for one in timed))
+    timed = [np.array([np.median(of_state) if of_state else np.nan for of_state in of_cell]) for of_cell in medians]
+    weights = [np.array([len(of_state) for of_state in of_cell], dtype=float) for of_cell in medians]
+    penalty = 2 * math.log(sum(int(np.isfinite(of_cell).sum()) for of_cell in timed))
     series = [
         _series(cell, metric, *of_cell, penalty, threshold)
         for cell, *of_cell in zip(cells, timed, weights, variance, strict=True)
@@ -146,16 +146,16 @@ def history(runs: Sequence[Run], metric: str | None = None, threshold: float = T
 def _check_one_history(runs: Sequence[Run]) -> None:
     first = runs[0]
     for run in runs[1:]:
-        for found in differences(first, run, "history"):
+        for difference in differences(first, run, "history"):
             raise RecordError(
-                f"{run.path} has {found.respect} {found.theirs}, {first.path} has {found.ours}; a history is of one "
-                f"{found.respect}"
+                f"{run.path} has {difference.respect} {difference.theirs}, {first.path} has {difference.ours}; "
+                f"a history is of one {difference.respect}"
             )
 
 
 def _states(runs: Sequence[Run]) -> tuple[State, ...]:
     grouped: dict[tuple[object, ...], list[Run]] = {}
-    for run in sorted(runs, key=lambda one: one.header.started):
+    for run in sorted(runs, key=lambda run: run.header.started):
         grouped.setdefault(values_of(run, "state"), []).append(run)
     states: list[State] = []
     for members in grouped.values():
@@ -166,13 +166,13 @@ def _states(runs: Sequence[Run]) -> tuple[State, ...]:
 
 def _what_differs(before: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
     """What else than the code a change may come from: software, and another GPU of the model."""
-    found = [
-        f"{one.respect} {one.ours} → {one.theirs}"
-        for one in differences(before[-1], now[0], "state")
-        if one.respect not in ("commit", "dirty")
+    software = [
+        f"{difference.respect} {difference.ours} → {difference.theirs}"
+        for difference in differences(before[-1], now[0], "state")
+        if difference.respect not in ("commit", "dirty")
     ]
     gpus = [{run.header.environment.gpu_id for run in side} for side in (before, now)]
-    return (*found, "another GPU") if gpus[0] != gpus[1] and None not in gpus[0] | gpus[1] else tuple(found)
+    return (*software, "another GPU") if gpus[0] != gpus[1] and None not in gpus[0] | gpus[1] else tuple(software)
 
 
 def _medians(states: Sequence[State], metric: str) -> tuple[list[Cell], list[list[list[float]]]]:
@@ -200,13 +200,13 @@ def _noise(medians: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
     variance, freedom, log_time = (np.zeros(len(medians)) for _ in range(3))
     for i, of_cell in enumerate(medians):
         logs = [np.log(of_state) for of_state in of_cell if of_state]
-        within = sum(len(one) - 1 for one in logs)
+        within = sum(len(state) - 1 for state in logs)
         log_time[i] = float(np.mean(np.concatenate(logs)))
         if within >= 2 or (within and len(logs) < MIN_FOR_DIFFERENCES):
-            variance[i] = sum(float(((one - one.mean()) ** 2).sum()) for one in logs) / within
+            variance[i] = sum(float(((state - state.mean()) ** 2).sum()) for state in logs) / within
             freedom[i] = within
         elif len(logs) >= MIN_FOR_DIFFERENCES:
-            steps = np.abs(np.diff([one.mean() for one in logs]))
+            steps = np.abs(np.diff([state.mean() for state in logs]))
             variance[i] = (float(np.median(steps)) / _MAD) ** 2 / 2
             freedom[i] = (len(logs) - 1) / 2  # a median absolute deviation is about half as efficient
     return moderate(variance, freedom, log_time).variance

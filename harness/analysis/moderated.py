@@ -76,8 +76,8 @@ def _trend(log_time: Array, log_variance: Array, usable: Array) -> Array:
 def _quantiles(values: Array, shares: tuple[float, ...]) -> list[Array]:
     """Quantiles over the last axis, kept as an axis of length 1; NaN are left out."""
     with np.errstate(all="ignore"):
-        found = np.nanquantile(values, shares, axis=-1, keepdims=True)
-    return list(np.nan_to_num(found))
+        quantiles = np.nanquantile(values, shares, axis=-1, keepdims=True)
+    return list(np.nan_to_num(quantiles))
 
 
 def moderate(variance: Array, df: Array, log_time: Array) -> Spread:
@@ -170,5 +170,5 @@ def _level(p: Array, known: Array, rate: float) -> Array:
     count = np.maximum(known.sum(-1, keepdims=True), 1)
     ordered = np.sort(p, axis=-1)
     rank = np.arange(1, p.shape[-1] + 1)
-    found = np.where(ordered <= rate * rank / count, rank, 0).max(-1, keepdims=True)
-    return rate * np.maximum(found, 1) / count
+    rejected = np.where(ordered <= rate * rank / count, rank, 0).max(-1, keepdims=True)
+    return rate * np.maximum(rejected, 1) / count

@@ -64,7 +64,7 @@ def _commit(run: Run) -> str | None:
 
 def _clocks(run: Run) -> str | None:
     environments = [run.header.environment, *(segment.environment for segment in run.segments)]
-    if refused := next((one.nvml_refused for one in environments if one.nvml_refused), None):
+    if refused := next((environment.nvml_refused for environment in environments if environment.nvml_refused), None):
         return f"NVML refuses {', '.join(refused)}; run it as a user who may read the clocks"
     samples = sum(cell.metrics.rounds for cell in run.cells if cell.metrics)
     disturbed = sum(cell.metrics.disturbed for cell in run.cells if cell.metrics)
@@ -83,8 +83,8 @@ def _passed(run: Run) -> str | None:
 def _audited(run: Run) -> str | None:
     if run.header.verified_by is not None:
         return "another run verified it (--verified-by); record it in full"
-    found = audit_warnings(run.cells)
-    return f"{found[0]}; CUPTI must be free and permitted" if found else None
+    warnings = audit_warnings(run.cells)
+    return f"{warnings[0]}; CUPTI must be free and permitted" if warnings else None
 
 
 #: What is checked -> how, in the order of the report.

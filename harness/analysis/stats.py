@@ -106,7 +106,7 @@ def _gpu_us(metrics: Metrics | KernelTimes) -> list[float]:
     if not metrics.state_us or not hot:
         return hot
     fewest = metrics.graph_us[min(metrics.graph_us)]
-    return [slope + in_state - one for slope, in_state, one in zip(hot, metrics.state_us, fewest, strict=False)]
+    return [slope + in_state - replay for slope, in_state, replay in zip(hot, metrics.state_us, fewest, strict=False)]
 
 
 #: Bytes that the one-block copy of the calibration reads and writes.

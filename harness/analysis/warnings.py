@@ -41,18 +41,18 @@ def throttling_warnings(cells: Sequence[Cell]) -> list[str]:
     repeated: Counter[str] = Counter()
     for cell in cells:
         repeated.update(cell.metrics.discarded if cell.metrics else {})
-    found = []
+    sentences = []
     if repeated:
         reasons = ", ".join(f"{reason} {count}" for reason, count in repeated.items())
-        found.append(f"{counted(repeated.total(), 'sample')} repeated because the GPU was {THROTTLED}: {reasons}")
+        sentences.append(f"{counted(repeated.total(), 'sample')} repeated because the GPU was {THROTTLED}: {reasons}")
     if text := disturbed_samples(cells):
-        found.append(f"! {text}")
-    return found
+        sentences.append(f"! {text}")
+    return sentences
 
 
 def disturbed_samples(cells: Sequence[Cell]) -> str | None:
     """How many samples were kept although the GPU was throttled, and in which cells."""
-    kept = [(f"{one.variant}/{one.point}", one.metrics.disturbed) for one in cells if one.metrics]
+    kept = [(f"{cell.variant}/{cell.point}", cell.metrics.disturbed) for cell in cells if cell.metrics]
     if not (kept := [(name, count) for name, count in kept if count]):
         return None
     named = ", ".join(abbreviated([f"{name} ({count})" for name, count in kept]))
@@ -85,11 +85,17 @@ def loop_known_failure_warnings(loops: Iterable[Loop]) -> list[str]:
     ]
 
 
+def measurement_warnings(runs: Sequence[Run]) -> list[str]:
+    """What must be known of how these runs were measured, one sentence each; empty where there is nothing."""
+    cells = [cell for run in runs for cell in run.cells]
+    sentences = list(dict.fromkeys(sentence for run in runs for sentence in calibration_warnings(run)))
+    if disagreeing := list(dict.fromkeys(key for run in runs for key in disagreeing_cells(run, run.cells))):
+        named = ", ".join(abbreviated(disagreeing))
+        sentences.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
+    return [*sentences, *throttling_warnings(cells), *audit_warnings(cells)]
+
+
 def warnings(run: Run) -> list[str]:
-    """All of these for a whole run, one sentence each; empty where there is nothing to warn of."""
-    found = calibration_warnings(run)
-    if disagreeing := disagreeing_cells(run, run.cells):
-        named = ", ".join(abbreviated(list(disagreeing)))
-        found.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
-    found += [*throttling_warnings(run.cells), *audit_warnings(run.cells)]
-    return [*found, *known_failure_warnings(run.cells), *loop_known_failure_warnings(run.loops)]
+    """All of these for a whole run."""
+    known_failures = [*known_failure_warnings(run.cells), *loop_known_failure_warnings(run.loops)]
+    return [*measurement_warnings([run]), *known_failures]

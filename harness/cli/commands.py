@@ -60,8 +60,6 @@ def verify_command(options: argparse.Namespace) -> int:
     from harness.cli.verification import defects_of, verify_all, verify_consumers, verify_defects
 
     if options.config is None:
-        if options.point is not None:
-            raise ConfigError("--point needs a configuration, such as `bench.py verify configs/mtp3.yaml --point ...`")
         if not options.defects:
             raise ConfigError(
                 "verify needs a configuration, such as `bench.py verify configs/mtp3.yaml`; only verify --defects "
@@ -77,7 +75,7 @@ def verify_command(options: argparse.Namespace) -> int:
     console, job = make_console(), make_job(options, measure, device, timed=False)
     if options.defects:
         operators = {item.operator for item in items} or set(catalog.operators)
-        bad = verify_defects(console, job, defects_of(catalog, operators))
+        bad = verify_defects(console, job, catalog, defects_of(catalog, operators))
     elif options.consumers:
         bad = verify_consumers(console, job, catalog, items)
     elif options.point is not None:
@@ -102,13 +100,7 @@ def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]
 def compare_command(options: argparse.Namespace) -> int:
     from harness.cli.comparing import publish, rule_of
 
-    rule = replace(rule_of(options), any_config=options.any_config)
-    if options.variants is None and options.head is None:
-        raise ConfigError(
-            "compare needs BASE and HEAD, or one RUN and --variants A B; see python bench.py compare --help"
-        )
-    if options.variants is not None and options.head is not None:
-        raise ConfigError("--variants compares two variants of the same records; give one RUN instead of BASE and HEAD")
+    rule = replace(rule_of(options), any_config=options.any_config, controls=tuple(options.control))
     base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
     refuse_loops([*base, *head], "compare")
     of_base = {identity(run) for run in base}
@@ -131,20 +123,17 @@ def gate_command(options: argparse.Namespace) -> int:
     from harness.cli.gate import begin, resume
 
     console = make_console()
-    given = (options.config, options.base, options.head, options.out)
     if options.resume is not None:
-        if any(one is not None for one in given):
+        if options.base or options.head or options.out or options.all:
             raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
         gate = resume(options.resume, console)
-    elif options.config is None or options.base is None:
-        raise ConfigError(
-            "gate needs a configuration and a revision to compare with, such as `bench.py gate configs/mtp3.yaml "
-            "--base main`, or --resume FOLDER"
-        )
+    elif options.base is None:
+        raise ConfigError("gate needs a revision to compare with, such as --base main")
     else:
         gate = begin(options, load_config(options, options.config), console)
     try:
-        gate.measure(options.minutes)
+        if not gate.measure(options.minutes):
+            return OK
         comparison = gate.comparison()
     except KeyboardInterrupt:
         text = f"interrupted: what is complete is kept in {gate.folder}; continue with gate --resume {gate.folder}"
@@ -270,7 +259,7 @@ def report_command(options: argparse.Namespace) -> int:
         path = options.out / "report.md"
         path.write_text(markdown([summary, *operator_tables(across)]), encoding="utf-8")
         drawn = [] if options.no_plots else draw_all(runs, options.out, options.by)
-    plots = counted(len({one.stem for one in drawn}), "plot")
+    plots = counted(len({path.stem for path in drawn}), "plot")
     console.print(Text(f"\nevery cell: {path}; {plots} beside it", style="dim"))
     return OK
 

@@ -19,6 +19,7 @@ from harness.records.schema import Calibration, Header
 from harness.report.console import print_calibration_errors, print_environment, print_rows
 from harness.session.messages import Job
 from harness.session.session import Session, header
+from harness.wording import signed
 
 #: The state that checks most: the inputs must be in L2, the rest in memory.
 CACHE = SERVING.name
@@ -65,10 +66,10 @@ def print_profilers(console: Console, device: str) -> None:
     refused = tools.counters_refused() if device == "cuda" else None
     for name, title in tools.NAMES.items():
         tool = tools.find(name)
-        said = tool.problem or f"{tool.version}, {tool.path}"
+        state = tool.problem or f"{tool.version}, {tool.path}"
         if name == "ncu" and tool.problem is None and refused:
-            said += f"; not usable: {refused}"
-        rows.append((title, said))
+            state += f"; not usable: {refused}"
+        rows.append((title, state))
     activities = torch.profiler.supported_activities()
     cupti = torch.profiler.ProfilerActivity.CUDA in activities
     without = "" if cupti else "; sees no GPU: needs a CUDA build of torch"
@@ -98,9 +99,12 @@ def _print_residuals(console: Console, calibration: Calibration) -> None:
         by_time.setdefault(residual.true_us, {})[residual.estimator] = residual
     rows = []
     for true_us, row in by_time.items():
-        cells = [f"{row[one].error_us * 1000:+.0f}" if one in row else "not taken" for one in ESTIMATORS]
+        cells = [
+            signed(row[estimator].error_us * 1000, ".0f") if estimator in row else "not taken"
+            for estimator in ESTIMATORS
+        ]
         rows.append((f"{true_us:.2f} µs", *cells, f"±{RESIDUAL.allowed_us(true_us) * 1000:.0f}"))
-    print_rows(console, ("spin of", *(f"{one.name}, ns off" for one in ESTIMATORS), "allowed"), rows)
+    print_rows(console, ("spin of", *(f"{estimator.name}, ns off" for estimator in ESTIMATORS), "allowed"), rows)
 
 
 def _print_readings(console: Console, calibration: Calibration) -> None:
@@ -108,12 +112,12 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
     kernels = {name.replace("_", " "): times for name, times in calibration.own.items()}
     rows = []
     for name, times in kernels.items():
-        values = {one.name: one.value_us(times) for one in ESTIMATORS}
-        read = ", ".join(f"{one} {us:.2f}" for one, us in values.items() if us is not None)
+        values = {estimator.name: estimator.value_us(times) for estimator in ESTIMATORS}
+        read = ", ".join(f"{name} {us:.2f}" for name, us in values.items() if us is not None)
         rows.append((f"{name}, µs a call", read))
     rows += [
-        (f"{one.name}: add to get time in a graph", str(constant))
-        for one, constant in estimators.constants(calibration).items()
+        (f"{estimator.name}: add to get time in a graph", str(constant))
+        for estimator, constant in estimators.constants(calibration).items()
     ]
     misfits = ", ".join(f"{name} {fit(times.graph_us).residual:.2f}" for name, times in kernels.items())
     rows += [

@@ -1,7 +1,8 @@
 """`bench.py gate`: two revisions measured in turns, in fresh processes on one GPU, until the comparison is sure.
 
-First one process of each revision verifies and audits every cell; both run at the same time, and their times are not
-used. Of the same code twice, one does. The others time what it passed (``run --verified-by``), one at a time and in
+Cells whose code is the same in both revisions are left out, but for a few controls, which show that the machine is
+steady. First one process of each revision verifies and audits the cells; both run at the same time, and their times are
+not used. Of the same code twice, one does. The others time what it passed (``run --verified-by``), one at a time and in
 turns (base head, head base, ...), so that a drift of the machine meets both sides alike. The sides are compared after
 LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured. While a process is timed,
 the next one loads torch and the suite, and waits (``run --hold``); it uses the GPU when the other has ended.
@@ -17,12 +18,13 @@ import argparse
 import glob
 import itertools
 import os
+import re
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,13 +35,17 @@ from rich.text import Text
 
 from harness.analysis.compare import Comparison, Rule, compare
 from harness.cli.comparing import rule_of
-from harness.cli.planning import seed_of
+from harness.cli.planning import plan_cells, prepare, seed_of
 from harness.cli.recording import new_folder
 from harness.config.load import ConfigError, Measure, Source
-from harness.discover import ROOT
+from harness.contract import COMPILER
+from harness.discover import ROOT, unavailable
 from harness.exit_codes import UNSURE
+from harness.records.differences import differences
 from harness.records.file import read_run
-from harness.records.schema import RecordError, Run, Status
+from harness.records.schema import RecordError, Run, Status, split_key
+from harness.session.changed_cells import changed_cells, controls
+from harness.session.interrupt import end_groups
 from harness.session.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
 from harness.session.worker import RunError
 from harness.wording import counted, printable
@@ -58,10 +64,17 @@ STATE, CONFIG = "gate.json", "config.yaml"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate measures; gate.json. only: globs of its cells. flags: of every process, beside cells and folder."""
+    """What a gate measures; gate.json.
+
+    only:     globs of its cells. flags: of every process, beside cells and folder.
+    variants: files of --variants, as the processes get them.
+    cells:    side -> globs of the cells that changed, and of controls; empty where all are measured.
+    """
 
     only: tuple[str, ...]
     flags: tuple[str, ...]
+    variants: tuple[str, ...] = ()
+    cells: dict[str, tuple[str, ...]] = {}
     rule: Rule
     base: str
     base_name: str | None
@@ -97,6 +110,7 @@ class Gate:
     """Measures both sides into a folder, and compares them.
 
     config:  content of the configuration of a new gate; None for one that goes on.
+    steady:  of a new gate, ids of the variants that may be controls; None where all cells are measured.
     seconds: how long each compared process took, in this call.
     _held:   the next process, which has loaded and waits for its turn.
     _running: every process that has not ended.
@@ -106,12 +120,15 @@ class Gate:
     settings: Settings
     config: bytes | None
     console: Console
+    steady: Collection[str] | None = None
     seconds: list[float] = field(default_factory=list)
     _held: _Process | None = None
     _running: list[_Process] = field(default_factory=list)
 
-    def measure(self, minutes: float) -> None:
-        """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
+    def measure(self, minutes: float) -> bool:
+        """Measure pairs until the comparison is sure, or the minutes are over. False where the revisions differ in
+        nothing that a cell depends on, and nothing was measured. Raises ConfigError, RunError.
+        """
         began = time.monotonic()
         base, head = self.settings.revisions.values()
         same = ", the same code twice" if self.settings.same_code else ""
@@ -121,6 +138,9 @@ class Gate:
             for side, revision in self.settings.revisions.items():
                 can_hold &= check_command_line(f"--{side}", revision, suites[side])
             if self.config is not None:
+                if self.steady is not None and not self._leave_out_what_is_the_same(suites):
+                    self._say("the code of every cell is the same in base and head: nothing is measured; --all does")
+                    return False
                 self._write_down(self.config)
             try:
                 self._verify(suites)
@@ -128,20 +148,52 @@ class Gate:
                     proof = read_run(self._proof(side))
                     if not _is_timed(proof):
                         self._say(f"no cell of {side} passed, so nothing is timed")
-                        return
+                        return True
                     can_hold &= _is_gpu(proof)
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
-                _end(self._running)
+                end_groups([process.running for process in self._running], EXIT_LIMIT_S)
+        return True
+
+    def _leave_out_what_is_the_same(self, suites: dict[str, Path]) -> bool:
+        """Keep the cells that differ, and some controls. False where none differs."""
+        if self.settings.same_code:
+            return False
+        plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
+        if None in plans.values():  # the process that verifies says why
+            return True
+        keys = list(dict.fromkeys(itertools.chain(*plans.values())))
+        named = re.findall(r"[^\s'\"{}\[\],=]+", f"{self.config.decode()} {' '.join(self.settings.flags)}")
+        variants = [Path(file) for file in self.settings.variants]
+        changed = changed_cells(keys, suites[BASE], suites[HEAD], variants, map(Path, named))
+        same = [key for key in keys if key not in set(changed)]
+        kept = controls([key for key in same if "/".join(split_key(key)[:2]) in self.steady])
+        wanted = {*changed, *kept}
+        cells = {side: tuple(glob.escape(key) for key in plan if key in wanted) for side, plan in plans.items()}
+        if changed and same and all(cells.values()):
+            rule = replace(self.settings.rule, controls=tuple(map(glob.escape, kept)))
+            self.settings = msgspec.structs.replace(self.settings, cells=cells, rule=rule)
+            self._say(f"{len(changed)} of {counted(len(keys), 'cell')} changed; controls: {len(kept)}")
+        return bool(changed)
+
+    def _planned(self, suite: Path) -> list[str] | None:
+        """Keys of the cells of a revision; None where it cannot plan them."""
+        with tempfile.NamedTemporaryFile(suffix=".yaml") as config:
+            config.write(self.config)
+            config.flush()
+            command = [sys.executable, "bench.py", "run", config.name, *self.settings.flags, *self._only()]
+            done = subprocess.run([*command, "--plan"], cwd=suite, env=_environment(), capture_output=True, text=True)
+        return done.stdout.splitlines() if done.returncode == 0 else None
 
     def _measure_pairs(self, suites: dict[str, Path], end: float, minutes: float, can_hold: bool) -> None:
         only = None
         for pair in range(LOOKS[-1]):
             if pair in LOOKS:
                 comparison = self.comparison(pair)
-                only = sorted({cell.key for cell in comparison.undecided})
-                if comparison.exit_code != UNSURE or not only:
+                undecided = sorted({cell.key for cell in comparison.undecided})
+                if comparison.exit_code != UNSURE or not undecided:
                     return
+                only = [*undecided, *(cell.key for cell in comparison.control_cells)]
             if self._is_measured(pair):
                 continue
             if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
@@ -149,7 +201,7 @@ class Gate:
                 self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
-                self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
+                self._say(f"not sure of {counted(len(undecided), 'cell')}; measuring these again")
             self._measure_pair(pair, suites, only, can_hold)
 
     def _write_down(self, config: bytes) -> None:
@@ -171,7 +223,9 @@ class Gate:
         sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._proof(side)] for side in (BASE, HEAD))
         runs = [[read_run(path) for path in paths] for paths in sides]
         # Both read the same configuration; a default that head changes is a difference that the comment shows.
-        return compare(*runs, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=True))
+        differ = bool(differences(runs[0][0], runs[1][0], "compare"))
+        rule = replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=differ)
+        return compare(*runs, rule)
 
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
@@ -200,12 +254,12 @@ class Gate:
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
 
     def _verifying(self, side: str, suite: Path) -> _Process:
-        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
+        flags = [*self._only(side), *_rounds(PROOF_ROUNDS)]
         return self._start(side, "verified", suite, flags, self._proof(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
         texts = []
-        todo = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
+        todo = [side for side in _sides(pair) if not self._record(side, pair + 1).is_file()]
         for i, side in enumerate(todo):
             process = self._released() or self._timing(side, pair, suites, only)
             began = time.monotonic()
@@ -220,7 +274,7 @@ class Gate:
         self, side: str, pair: int, suites: dict[str, Path], only: Sequence[str] | None, hold: bool = False
     ) -> _Process:
         proof = self._proof(side).resolve()
-        flags = [*self._only(only), *_rounds(ROUNDS), "--verified-by", str(proof)]
+        flags = [*self._only(side, only), *_rounds(ROUNDS), "--verified-by", str(proof)]
         return self._start(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1), hold)
 
     def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
@@ -229,7 +283,7 @@ class Gate:
             pair += 1
             if pair in LOOKS or pair >= LOOKS[-1]:
                 return
-            left = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
+            left = [side for side in _sides(pair) if not self._record(side, pair + 1).is_file()]
         if left:
             self._held = self._timing(left[0], pair, suites, only, hold=True)
 
@@ -243,9 +297,10 @@ class Gate:
             held.running.stdin.close()
         return held
 
-    def _only(self, keys: Sequence[str] | None) -> list[str]:
-        """Flags for these cells, or for all that the gate measures."""
-        return [f"--only={one}" for one in (self.settings.only if keys is None else map(glob.escape, keys))]
+    def _only(self, side: str | None = None, keys: Sequence[str] | None = None) -> list[str]:
+        """Flags for these cells, or for all that the gate measures of a side."""
+        patterns = self.settings.cells.get(side, self.settings.only) if keys is None else map(glob.escape, keys)
+        return [f"--only={pattern}" for pattern in patterns]
 
     def _start(
         self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path, hold: bool = False
@@ -256,12 +311,11 @@ class Gate:
         unfinished, log = self.folder / "unfinished" / f"{side}-{name}", self.folder / "logs" / f"{side}-{name}.txt"
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
         command += [*flags, "--no-plots", "--out", str(unfinished.resolve()), *([HOLD_FLAG] if hold else [])]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
         shutil.rmtree(unfinished, ignore_errors=True)
         log.parent.mkdir(exist_ok=True)
         with open(log, "w", encoding="utf-8") as output:
             streams = {"stdin": subprocess.PIPE if hold else subprocess.DEVNULL, "stdout": output, "stderr": output}
-            running = subprocess.Popen(command, cwd=suite, env=environment, process_group=0, **streams)
+            running = subprocess.Popen(command, cwd=suite, env=_environment(), process_group=0, **streams)
         self._running.append(process := _Process(side, running, log, unfinished / "run.jsonl", record))
         return process
 
@@ -271,8 +325,8 @@ class Gate:
         if not self.console.is_terminal:
             self._say(f"running {what}")
         with self.console.status(what) if self.console.is_terminal else nullcontext():
-            codes = [one.running.wait() for one in processes]
-        self._running = [one for one in self._running if one not in processes]
+            codes = [process.running.wait() for process in processes]
+        self._running = [process for process in self._running if process not in processes]
         incomplete = []
         for process, code in zip(processes, codes, strict=True):
             if code not in (0, 1) or not _is_complete(process.unfinished):
@@ -295,15 +349,9 @@ class Gate:
         self.console.print(Text(text), soft_wrap=True)
 
 
-def _end(processes: Sequence[_Process]) -> None:
-    for one in processes:
-        with suppress(ProcessLookupError):
-            one.running.send_signal(signal.SIGTERM)
-    for one in processes:
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            one.running.wait(EXIT_LIMIT_S)
-        one.running.kill()
-        one.running.wait()
+def _environment() -> dict[str, str]:
+    """Of a process that imports from its working directory."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
 
 
 def _sides(pair: int) -> tuple[str, str]:
@@ -343,7 +391,9 @@ def _error_in(log: Path) -> str:
 
 
 def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate:
-    """A new gate, with the options of the command line. Raises ConfigError, RecordError, CompareError."""
+    """A new gate, with the options of the command line. Raises ConfigError, DiscoveryError, RecordError and
+    CompareError.
+    """
     if source.config.decode_loop is not None:
         raise ConfigError(f"{options.config}: gate takes sweeps; a decode loop compares its stacks within one run")
     folder = options.out or new_folder(f"gate-{source.config.name}")
@@ -351,19 +401,37 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         raise RecordError(
             f"{folder} holds a gate already; continue with gate --resume {folder}, or choose another --out"
         )
+    rule = replace(rule_of(options), only=())
+    steady = _timed_here(options, source)
     base = resolve("--base", options.base)
     head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     settings = Settings(
         only=tuple(options.only),
         flags=_flags(options, source.config.measure),
-        rule=replace(rule_of(options), only=()),
+        rule=rule,
+        variants=_own_variants(options),
         base=base.commit,
         base_name=base.name,
         head=head.commit,
         head_name=head.name,
         head_changes=head.changes,
     )
-    return Gate(folder, settings, Path(options.config).read_bytes(), console)
+    return Gate(folder, settings, Path(options.config).read_bytes(), console, None if options.all else steady)
+
+
+def _timed_here(options: argparse.Namespace, source: Source) -> set[str]:
+    """Ids of the variants of this checkout that can be timed on this machine, without those of torch.compile, which are
+    slow to prepare. Raises ConfigError where no variant can be timed.
+    """
+    device, catalog = prepare(options)
+    variants = catalog.variants_of(plan_cells(options, source, catalog))
+    timed = [variant for variant in variants if unavailable(variant, device) is None and not variant.is_interpreted]
+    if not timed:
+        raise ConfigError(
+            "no cell of this gate can be timed here: without a GPU Triton is interpreted and CUDA kernels do not run; "
+            "run it on a machine with a GPU, or choose variants of PyTorch operators with --only"
+        )
+    return {variant.id for variant in timed if COMPILER not in variant.requires}
 
 
 def resume(folder: Path, console: Console) -> Gate:
@@ -388,10 +456,13 @@ def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
     A file of --variants in the repository is each revision's own; any other is the same for both.
     """
     given = [f"--set={text}" for text in options.set]
-    for file in options.variants:
-        path = Path(file).resolve()
-        given.append(f"--variants={path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+    given += [f"--variants={file}" for file in _own_variants(options)]
     return (*given, f"--device={options.device}", f"--seed={seed_of(measure)}")
+
+
+def _own_variants(options: argparse.Namespace) -> tuple[str, ...]:
+    paths = [Path(file).resolve() for file in options.variants]
+    return tuple(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path) for path in paths)
 
 
 def _rounds(number: int) -> list[str]:

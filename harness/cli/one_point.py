@@ -90,7 +90,7 @@ def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> 
     if reason := unavailable(variant, job.device):
         raise ConfigError(f"--point: {variant.id} is unavailable: {of_reason(reason)}")
     with Session(job) as session:
-        findings = [one.finding for one in session.run([item]) if isinstance(one, Checked)]
+        findings = [outcome.finding for outcome in session.run([item]) if isinstance(outcome, Checked)]
     for finding in findings:
         place = in_buffers(finding.name, finding.buffers)
         if finding.status is Status.KNOWN_FAILURE:
@@ -98,10 +98,10 @@ def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> 
             text = f"{variant.id} at {place}: declared unsupported ({declared}); found {known_failure_text(finding)}"
             console.print(Text(text))
             continue
-        said = f": {full(finding)}" if finding.status.is_bad else ""
+        detail = f": {full(finding)}" if finding.status.is_bad else ""
         if finding.reason is not None:
-            said = f": {of_reason(finding.reason)}"
+            detail = f": {of_reason(finding.reason)}"
         style = "red" if finding.status.is_bad else ""
-        console.print(Text(f"{variant.id} at {place or 'some point'}: {finding.status}{said}", style=style))
+        console.print(Text(f"{variant.id} at {place or 'some point'}: {finding.status}{detail}", style=style))
     fine = any(finding.status in (Status.PASSED, Status.KNOWN_FAILURE) for finding in findings)
     return not fine or any(finding.status.is_bad for finding in findings)

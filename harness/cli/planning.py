@@ -15,7 +15,7 @@ from harness import interpreter
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.loops import operators_of, plan_loops
 from harness.config.sweep import plan
-from harness.config.work_items import Cells
+from harness.config.work_items import Cells, LoopItem
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.lazy_torch import lazy_torch
 from harness.report.console import warn
@@ -65,20 +65,29 @@ def load_config(options: argparse.Namespace, config: str) -> Source:
     return source if baseline is None else replace(source, lines={**source.lines, "baseline": f"--baseline {baseline}"})
 
 
-def plan_cells(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells]:
-    """The points of a sweep, or those that decode loops give to the operators of their stacks.
-
-    Raises ConfigError and DiscoveryError.
-    """
+def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells] | list[LoopItem]:
+    """The points of a sweep, or decode loops. Raises ConfigError."""
     if source.config.decode_loop is not None:
-        loops = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
-        items = operators_of(loops, catalog.operators, catalog.variants, catalog.bindings)
-    else:
-        items = plan(source, catalog.operators, catalog.variants, options.only)
-    for name in dict.fromkeys(item.operator for item in items):
+        return plan_loops(source, catalog, options.only)
+    return plan(source, catalog.operators, catalog.variants, options.only)
+
+
+def cells_of(items: Sequence[Cells] | Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
+    """What items depend on: the points of a sweep themselves, or those that decode loops give to the operators of their
+    stacks. Raises DiscoveryError for an operator that cannot be used.
+    """
+    loops = [item for item in items if isinstance(item, LoopItem)]
+    points = [item for item in items if isinstance(item, Cells)]
+    points += operators_of(loops, catalog)
+    for name in dict.fromkeys(item.operator for item in points):
         if (problem := wrong_with(catalog.operators[name], catalog.variants)) is not None:
             raise DiscoveryError(problem)
-    return items
+    return points
+
+
+def plan_cells(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells]:
+    """``cells_of`` what is planned. Raises ConfigError and DiscoveryError."""
+    return cells_of(plan_items(options, source, catalog), catalog)
 
 
 def seed_of(measure: Measure) -> int:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -40,6 +38,7 @@ from harness.records.schema import RecordError, Run
 from harness.report.console import print_tables
 from harness.report.profile import profile_tables, summary
 from harness.report.table import markdown
+from harness.session.interrupt import end_groups
 from harness.wording import counted, did_you_mean
 
 #: Calls of a cell in each phase. Nsight Compute repeats every kernel itself, and a second call tells nothing new.
@@ -268,32 +267,22 @@ def _run(console: Console, command: Sequence[str], log: TextIO, page: TextIO | N
     try:
         code = process.wait()
     except BaseException:
-        _end(process)
+        end_groups([process], _END_LIMIT_S)  # the profiler with the process that it profiles
         raise
     if code:
         with open(log.name, encoding="utf-8", errors="replace") as written:
             written.seek(began)
-            said = written.read()
+            output = written.read()
         if page is not None:
-            said += Path(page.name).read_text(encoding="utf-8", errors="replace")
-        raise ToolFailed(f"{Path(command[0]).name} {_why(code, said)}; all that was printed: {log.name}")
+            output += Path(page.name).read_text(encoding="utf-8", errors="replace")
+        raise ToolFailed(f"{Path(command[0]).name} {_why(code, output)}; all that was printed: {log.name}")
 
 
-def _why(code: int, said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    reason = ncu.problem_in(said) or next((line for line in reversed(lines) if line.startswith("error: ")), None)
+def _why(code: int, output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    reason = ncu.problem_in(output) or next((line for line in reversed(lines) if line.startswith("error: ")), None)
     ended = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
     return f"{ended}: {(reason or (lines[-1] if lines else 'it printed nothing')).removeprefix('error: ')}"
-
-
-def _end(process: subprocess.Popen) -> None:
-    """A profiler with the process that it profiles."""
-    for one, limit_s in ((signal.SIGTERM, _END_LIMIT_S), (signal.SIGKILL, _END_LIMIT_S)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, one)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(limit_s)
-            return
 
 
 # --- the profile ------------------------------------------------------------------------------------------------------
@@ -316,9 +305,9 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
         return Profile(**common, tool_version=version, counters=counters)
     trace: Trace = nsys.read(path) if request.tool == "nsys" else chrome_trace.read(path)
     planned = set(keys)
-    kept = [one for one in trace.ranges if one.name in planned]
+    kept = [span for span in trace.ranges if span.name in planned]
     if not kept:
-        others = next((one.name for one in trace.ranges), None)
+        others = next((span.name for span in trace.ranges), None)
         has = f"; it has {others}" if others else ""
         raise ReportError(f"{path} holds no cell of {request.config}{has}: give the configuration that it was made of")
     trace.ranges = kept

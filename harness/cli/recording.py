@@ -78,7 +78,7 @@ class Plan:
     @property
     def first_process(self) -> int:
         """The number of the first process that measures now."""
-        return 1 + max((one.process for one in self.resumed.segments), default=0) if self.resumed else 0
+        return 1 + max((segment.process for segment in self.resumed.segments), default=0) if self.resumed else 0
 
     def check_sources(self) -> None:
         """Raises RunError where a file differs from when the cells were planned."""
@@ -236,4 +236,4 @@ def new_folder(name: str, piece: str = "") -> Path:
     """A new folder: two array tasks may begin in the same second."""
     stem = f"{name}-{utc_now():%Y%m%dT%H%M%S}{piece}"
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
-    return next(folder for one in names if not (folder := Path("results") / one).exists())
+    return next(folder for candidate in names if not (folder := Path("results") / candidate).exists())

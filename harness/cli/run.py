@@ -9,12 +9,20 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from harness.cli.planning import cuda_sources, load_config, make_job, plan_cells, prepare, print_broken
+from harness.cli.planning import (
+    cells_of,
+    cuda_sources,
+    load_config,
+    make_job,
+    plan_items,
+    prepare,
+    print_broken,
+)
 from harness.cli.recording import Plan, default_folder, record
 from harness.config.load import ConfigError, Measure, Source
-from harness.config.loops import miniature, plan_loops
+from harness.config.loops import miniature
 from harness.config.sweep import parse_shard, shard_of
-from harness.config.work_items import LoopItem, keys_of
+from harness.config.work_items import keys_of
 from harness.discover import Catalog
 from harness.exit_codes import INTERRUPTED, OK
 from harness.records.file import is_empty_record, read_run, record_path
@@ -84,8 +92,6 @@ def _resumed(options: argparse.Namespace) -> Run | None:
     """The record of --resume."""
     if options.resume is None:
         return None
-    if options.out is not None:
-        raise ConfigError("--resume writes into the folder of its run; drop --out")
     path = record_path(options.resume)
     if path.is_file() and is_empty_record(path):  # killed while it started, so this run is the first one
         options.out = path.parent
@@ -99,7 +105,7 @@ def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> No
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"two configurations are named {twice!r}; each gets a folder of its name")
     flags = ("resume", "verified_by", "hold")
-    if len(sources) > 1 and (flag := next((one for one in flags if getattr(options, one)), None)):
+    if len(sources) > 1 and (flag := next((name for name in flags if getattr(options, name)), None)):
         raise ConfigError(f"--{flag.replace('_', '-')} takes one configuration; run the others by themselves")
 
 
@@ -148,10 +154,12 @@ def _planned(
     if out is not None and len(options.configs) > 1:
         out = out / source.config.name
     loops = source.config.decode_loop is not None
-    items = _planned_loops(options, source, catalog) if loops else plan_cells(options, source, catalog)
+    if loops and options.shard is not None:
+        raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
+    items = plan_items(options, source, catalog)
     if loops and device == "cpu":  # planned in full before, so that a mistake is found without a GPU
         source = miniature(source)
-        items = _planned_loops(options, source, catalog)
+        items = plan_items(options, source, catalog)
     if options.shard is not None:
         items = shard_of(items, *parse_shard(options.shard))
     if resumed:
@@ -160,7 +168,7 @@ def _planned(
         raise ConfigError(
             f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
         )
-    cells = plan_cells(options, source, catalog) if loops else items
+    cells = cells_of(items, catalog)
     job = make_job(options, source.config.measure, device, timed=True)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
@@ -170,12 +178,6 @@ def _planned(
         job = replace(job, compiled=cuda_sources(items, catalog))
     hashes = source_hashes(cells, catalog, job.variant_files)
     return Plan(source, job, catalog, items, cells, hashes, out, options.no_plots, options.shard, resumed, proof)
-
-
-def _planned_loops(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[LoopItem]:
-    if options.shard is not None:
-        raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
-    return plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
 
 
 def _print_plan(plan: Plan) -> None:

@@ -36,7 +36,7 @@ TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.js
 
 def exit_code(run: Run) -> int:
     """1 where a CUDA source does not compile, or a cell or a stack is a mismatch or failed."""
-    fine = sources_compile(run.header.compiled) and not any(one.status.is_bad for one in (*run.cells, *run.loops))
+    fine = sources_compile(run.header.compiled) and not any(line.status.is_bad for line in (*run.cells, *run.loops))
     return OK if fine else BAD
 
 
@@ -77,7 +77,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: 
         from plots import draw_all
 
         references = _references(run)
-        drawn = draw_all([run, *references], folder)
+        drawn = draw_all([run], folder, beside=references)
     plots = counted(len({path.stem for path in drawn}), "plot")
     text = f"record, table and {plots}: {folder}"
     if drawn and references:

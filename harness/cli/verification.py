@@ -6,7 +6,7 @@ Healthy variants must pass, defects must be rejected. Nothing is timed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from harness.config.sweep import cells
 from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
-from harness.contract import Operator, Variant, in_buffers
+from harness.contract import Variant, in_buffers
 from harness.discover import Catalog, unavailable
 from harness.records.endings import of_reason, place_of
 from harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
@@ -49,11 +49,16 @@ SKIPPED = {Code.KNOWN_FAILURE: "beyond its known failures", Code.INTERPRETER_BUD
 
 
 @dataclass
-class Verified:
-    """What was results. findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
-    cells: of the sweep. arrays: operator -> its covering array. compiled: as in the header of a record.
+class Verification:
+    """Verifies variants and prints what was observed.
+
+    findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
+    cells:    of the sweep. arrays: operator -> its covering array. compiled: as in the header of a record.
     """
 
+    console: Console
+    job: Job
+    catalog: Catalog
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
     arrays: dict[str, CoveringArray] = field(default_factory=dict)
@@ -62,8 +67,200 @@ class Verified:
     def of(self, variant: Variant) -> list[Finding]:
         return self.findings.get(variant.id, [])
 
+    def cells_of(self, variant: Variant) -> list[Cell]:
+        return [cell for cell in self.cells if cell.variant_id == variant.id]
+
     def bad(self, variant: Variant) -> list[Finding]:
         return [finding for finding in self.of(variant) if finding.status.is_bad]
+
+    def add_arrays(self, healthy: Sequence[Variant]) -> list[Cells]:
+        """The points of the covering arrays of these variants' operators, for those that are available here."""
+        items = []
+        for name in dict.fromkeys(variant.operator for variant in healthy):
+            operator = self.catalog.operators[name]
+            variants = [v for v in healthy if v.operator == name and unavailable(v, self.job.device) is None]
+            if variants:
+                array = self.arrays[name] = covering_array(operator, self.catalog.of(name))
+                items += [cells(operator, point, variants, in_array=True) for point in array.points]
+        return items
+
+    def run(
+        self,
+        healthy: Sequence[Variant],
+        defects: Sequence[Variant],
+        in_array: Sequence[Cells] = (),
+        random_batches: int = 0,
+        sweep: Sequence[Cells] = (),
+    ) -> None:
+        """Variants that do not pass their edge cases are not run at the array or on random batches."""
+        here = [variant for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None]
+        known_failures = _at_known_failures(self.catalog, healthy, self.job)
+        num_random = len(healthy) if random_batches else 0
+        steps = [len(here), len(known_failures), _num_cells(in_array), num_random, _num_cells(sweep)]
+        with progress_bar(self.console, sum(steps)) as update:
+
+            def run(session: Session, step: int, items: Sequence[WorkItem], in_array: bool = False) -> None:
+                for outcome in session.run(items):
+                    if isinstance(outcome, Progress):
+                        update(sum(steps[:step]) + outcome.done, outcome.doing)
+                    elif isinstance(outcome, Checked):
+                        self.findings.setdefault(outcome.variant_id, []).append(outcome.finding)
+                    elif isinstance(outcome, Cell) and in_array:
+                        place = {"place": Place.ARRAY_POINT, "name": outcome.point}
+                        finding = outcome.finding or Finding(status=outcome.status, reason=outcome.reason, **place)
+                        self.findings[outcome.variant_id].append(finding)
+                    elif isinstance(outcome, Cell):
+                        self.cells.append(outcome)
+
+            with Session(self.job) as session:
+                self.compiled = session.ready.compiled
+                run(session, 0, [Verify(operator=variant.operator, variant=variant.name) for variant in here])
+                if known_failures:
+                    # What an engine's kernel does there may end its process, on which nothing else may depend.
+                    with Session(replace(self.job, compiled=())) as apart:
+                        run(apart, 1, known_failures)
+                passed = [variant for variant in healthy if variant.id in self.findings and not self.bad(variant)]
+                run(session, 2, _only(in_array, passed), in_array=True)
+                if random_batches:
+                    batches = [{"operator": variant.operator, "variant": variant.name} for variant in passed]
+                    run(session, 3, [RandomBatches(count=random_batches, **names) for names in batches])
+                run(session, 4, sweep)
+
+    # --- what is printed ---------------------------------------------------------------------------------------------
+
+    def print_seed(self) -> None:
+        self.console.print(Text(f"seed {self.job.seed}, device {self.job.device}"))
+
+    def _missing(self, variant: Variant) -> str:
+        """Why a variant is unavailable here."""
+        reason = unavailable(variant, self.job.device)
+        return "" if reason is None else of_reason(reason)
+
+    def print_outcome(self, variants: Sequence[Variant], command: Callable[[str, int], str]) -> None:
+        """The first failure of each variant, then the summary."""
+        for variant in variants:
+            self._print_failure(variant, command)
+        self.console.print()
+        self._print_summary(variants)
+
+    def _print_summary(self, healthy: Sequence[Variant]) -> None:
+        """A line for each variant: how many edge cases, ..., points of the sweep passed, were skipped, ..."""
+        made = {finding.place for of in self.findings.values() for finding in of}
+        heads = [head for head, places in HEADS.items() if made & set(places)]
+
+        def row(variant: Variant) -> tuple[str, ...]:
+            if variant.id not in self.findings:
+                empty = [""] * (len(heads) + bool(self.arrays))
+                return variant.id, f"unavailable: {self._missing(variant)}", *empty
+            findings = self.of(variant)
+            counts = [
+                _counts([_outcome(finding) for finding in findings if finding.place in HEADS[head]]) for head in heads
+            ]
+            pairs = [self._pairs_met(variant)] if self.arrays else []
+            return variant.id, *counts, *pairs, _counts([_outcome_at_point(cell) for cell in self.cells_of(variant)])
+
+        of_arrays = ["pairs of values"] if self.arrays else []
+        print_rows(self.console, ("variant", *heads, *of_arrays, "points of the sweep"), map(row, healthy))
+
+    def _pairs_met(self, variant: Variant) -> str:
+        """At how many pairs of the legal ones the variant passed."""
+        array = self.arrays[variant.operator]
+        passed = {f.name for f in self.of(variant) if f.place is Place.ARRAY_POINT and f.status is Status.PASSED}
+        return f"{array.met(passed):,} of {len(array.legal):,}"
+
+    def print_known_failures(self, healthy: Sequence[Variant]) -> None:
+        """Where engines' kernels fail as their known_failures= declare: the reason given, and what was observed."""
+        for variant in healthy:
+            limited = [finding for finding in self.of(variant) if finding.status is Status.KNOWN_FAILURE]
+            if limited:
+                self.console.print(Text(f"\n{variant.id}: known failures", style="bold"))
+                places = ((finding.name, finding.buffers) for finding in limited)
+                declared = [(in_buffers(*place), variant.known_failure_at(*place)) for place in places]
+                rows = ((*left, known_failure_text(finding)) for left, finding in zip(declared, limited, strict=True))
+                print_rows(self.console, ("edge case or sequence", "declared", "observed"), rows)
+
+    def print_left_out(self) -> None:
+        """How many points and batches Triton's interpreter was too slow for, and what to change."""
+        is_left_out = lambda outcome: outcome.reason and outcome.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
+        made = {
+            head: [[f for f in of if f.place in places] for of in self.findings.values()]
+            for head, places in HEADS.items()
+        }
+        made["points of the sweep"] = list(map(self.cells_of, self.catalog.variants))
+        for head, by_variant in made.items():
+            slow = [of for of in by_variant if any(map(is_left_out, of))]
+            if slow:
+                left = sum(bool(is_left_out(outcome)) for of in slow for outcome in of)
+                text = f"{head}: {left} of {sum(map(len, slow))} of {counted(len(slow), 'variant')} left out: "
+                self.console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
+
+    def print_checks(self, healthy: Sequence[Variant]) -> None:
+        """For each operator a table of its variants and all checks, over all edge cases and sequences together."""
+        shown: set[str] = set()
+        for operator in dict.fromkeys(variant.operator for variant in healthy):
+            of_operator = [variant for variant in healthy if variant.operator == operator]
+            self.console.print(Text(f"\n{operator}", style="bold"))
+            of_checks = {v.name: check_results(v, self.of(v), self.job.device) for v in of_operator}
+            print_checks(self.console, of_checks)
+            shown.update(result for of_variant in of_checks.values() for result in of_variant.values())
+        notes = [f"{result}: {meaning}" for result, meaning in LEGEND.items() if result in shown]
+        if notes:
+            self.console.print(Text(f"\n{'; '.join(notes)}", style="dim"))
+
+    def print_defects(self, defects: Sequence[Variant]) -> None:
+        head = ("historic defect", "rejected by", "first seen at", "message")
+        shown = len(head) if self.console.width >= WIDE else len(head) - 1
+        for operator in dict.fromkeys(variant.operator for variant in defects):
+            rows = [self._defect_row(v)[:shown] for v in defects if v.operator == operator]
+            self.console.print(Text(f"\n{operator}", style="bold"))
+            print_rows(self.console, head[:shown], rows)
+
+    def _defect_row(self, variant: Variant) -> tuple[str, str, str, str]:
+        name = f"{variant.name}\n{variant.defect}"
+        if variant.id not in self.findings:
+            return name, "unavailable", self._missing(variant), ""
+        first = _rejection(self.of(variant))
+        if first is None:
+            return name, "NOTHING", "", ""
+        checks = dict.fromkeys(str(finding.check) for finding in self.of(variant) if finding.status is Status.MISMATCH)
+        # The first wrong element of up to five is enough here.
+        return name, ", ".join(checks), in_buffers(first.name, first.buffers), ";".join(first.message.split(";")[:2])
+
+    def print_accepted_defects(self, defects: Sequence[Variant]) -> bool:
+        """Name every defect that no check rejected; True where there is one."""
+        accepted = [v for v in defects if v.id in self.findings and _rejection(self.of(v)) is None]
+        for variant in accepted:
+            how = "passed every check"
+            if raised := self.bad(variant):
+                how = f"raised at {raised[0].name!r} instead of being rejected: {raised[0].message}"
+            self.console.print(Text(f"{variant.id}: a known defect {how}", style="red"))
+        return bool(accepted)
+
+    def _print_failure(self, variant: Variant, command: Callable[[str, int], str]) -> None:
+        """The first failure of a variant, the command that repeats it alone, and where else the variant failed.
+
+        Of points of the array, which may be many, the first is the one with the shortest label.
+        """
+        operator = self.catalog.operators[variant.operator]
+        bad = self.bad(variant) or [cell.finding for cell in self.cells_of(variant) if cell.finding is not None]
+        if not bad:
+            return
+        first = min(bad, key=lambda f: len(f.name) if f.place is Place.ARRAY_POINT else 0)
+        case = {case.name: case for case in operator.edge_cases if first.place is Place.EDGE_CASE}.get(first.name)
+        axes = f" ({operator.label(operator.complete(case.point))})" if case else ""
+        where = place_of(first) or "some point"
+        self.console.print(Text(f"\n{variant.id} at {where}{axes}: {full(first)}", style="red"))
+        if len(bad) > 1:
+            self.console.print(Text(f"and {counted(len(bad) - 1, 'further failure')}"))
+        if first.name:
+            repeat = command(f"{variant.id}/{first.name}", self.job.seed if first.seed is None else first.seed)
+            self.console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
+        others: dict[str, list[str]] = {}
+        for finding in bad:
+            if finding is not first:
+                others.setdefault(finding.check or finding.status, []).append(place_of(finding) or "some point")
+        for what, places in others.items():
+            self.console.print(Text(f"{what} at {'; '.join(places)}"), soft_wrap=True)
 
 
 def verify_all(
@@ -85,24 +282,23 @@ def verify_all(
     Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
     """
     healthy = catalog.variants_of(items)
-    results = Verified()
-    in_array = _in_array(catalog, healthy, job, results) if arrays else []
+    results = Verification(console, job, catalog)
+    in_array = results.add_arrays(healthy) if arrays else []
     try:
-        known_failures = _at_known_failures(catalog, healthy, job)
-        _verify(console, job, results, healthy, defects, known_failures, in_array, random_batches, items)
+        results.run(healthy, defects, in_array, random_batches, items)
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         if reached := [variant for variant in healthy if variant.id in results.findings]:
-            _print_outcome(console, catalog, reached, results, job, command)
+            results.print_outcome(reached, command)
         raise
-    _print_seed(console, job)
-    _print_checks(console, healthy, results, job)
-    _print_defects(console, defects, results, job)
+    results.print_seed()
+    results.print_checks(healthy)
+    results.print_defects(defects)
     console.print()
     print_compiled(console, results.compiled)
-    accepted = _print_accepted_defects(console, defects, results)
-    _print_known_failures(console, healthy, results)
-    _print_outcome(console, catalog, healthy, results, job, command)
-    _print_left_out(console, results)
+    accepted = results.print_accepted_defects(defects)
+    results.print_known_failures(healthy)
+    results.print_outcome(healthy, command)
+    results.print_left_out()
     print_counts(console, results.cells, reasons=False)
     here = [variant for variant in healthy if variant.id in results.findings]
     rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
@@ -110,67 +306,14 @@ def verify_all(
     return accepted or rejected or bad_cell or not sources_compile(results.compiled)
 
 
-def _verify(
-    console: Console,
-    job: Job,
-    results: Verified,
-    healthy: Sequence[Variant],
-    defects: Sequence[Variant],
-    known_failures: Sequence[Verify],
-    in_array: Sequence[Cells],
-    random_batches: int,
-    sweep: Sequence[Cells],
-) -> None:
-    """Fills ``results``. Variants that do not pass their edge cases are not run at the array or on random batches."""
-    here = [variant for variant in (*healthy, *defects) if unavailable(variant, job.device) is None]
-    steps = [
-        len(here),
-        len(known_failures),
-        _num_cells(in_array),
-        len(healthy) if random_batches else 0,
-        _num_cells(sweep),
-    ]
-
-    def keep_finding(checked: Checked) -> None:
-        results.findings.setdefault(checked.variant_id, []).append(checked.finding)
-
-    def keep_point(cell: Cell) -> None:
-        other = Finding(status=cell.status, place=Place.ARRAY_POINT, name=cell.point, reason=cell.reason)
-        results.findings[cell.variant_id].append(cell.finding or other)
-
-    with progress_bar(console, sum(steps)) as update:
-
-        def run(session: Session, step: int, items: Iterable[WorkItem], keep: Callable) -> None:
-            for outcome in session.run(list(items)):
-                if isinstance(outcome, Progress):
-                    update(sum(steps[:step]) + outcome.done, outcome.doing)
-                elif isinstance(outcome, Cell | Checked):
-                    keep(outcome)
-
-        with Session(job) as session:
-            results.compiled = session.ready.compiled
-            run(session, 0, (Verify(operator=one.operator, variant=one.name) for one in here), keep_finding)
-            if known_failures:
-                # What an engine's kernel does there may end its process, on which nothing else may depend.
-                with Session(replace(job, compiled=())) as apart:
-                    run(apart, 1, known_failures, keep_finding)
-            passed = [variant for variant in healthy if variant.id in results.findings and not results.bad(variant)]
-            run(session, 2, _only(in_array, passed), keep_point)
-            if random_batches:
-                count = {"count": random_batches}
-                batches = (RandomBatches(operator=one.operator, variant=one.name, **count) for one in passed)
-                run(session, 3, batches, keep_finding)
-            run(session, 4, sweep, results.cells.append)
-
-
-def verify_defects(console: Console, job: Job, defects: Sequence[Variant]) -> bool:
+def verify_defects(console: Console, job: Job, catalog: Catalog, defects: Sequence[Variant]) -> bool:
     """Print every defect with the check that rejected it; True where one was not rejected."""
-    results = Verified()
-    _verify(console, job, results, [], defects, [], [], 0, [])
-    _print_seed(console, job)
-    _print_defects(console, defects, results, job)
+    results = Verification(console, job, catalog)
+    results.run([], defects)
+    results.print_seed()
+    results.print_defects(defects)
     console.print()
-    accepted = _print_accepted_defects(console, defects, results)
+    accepted = results.print_accepted_defects(defects)
     checked = [variant for variant in defects if variant.id in results.findings]
     rejected = sum(_rejection(results.of(variant)) is not None for variant in checked)
     missing = len(defects) - len(checked)
@@ -198,18 +341,6 @@ def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -
     ]
 
 
-def _in_array(catalog: Catalog, healthy: Sequence[Variant], job: Job, results: Verified) -> list[Cells]:
-    """The points of all covering arrays, for the variants that are available here; fills ``results.arrays``."""
-    items = []
-    for name in dict.fromkeys(variant.operator for variant in healthy):
-        operator = catalog.operators[name]
-        variants = [v for v in healthy if v.operator == name and unavailable(v, job.device) is None]
-        if variants:
-            array = results.arrays[name] = covering_array(operator, catalog.of(name))
-            items += [cells(operator, point, variants, in_array=True) for point in array.points]
-    return items
-
-
 def _only(items: Sequence[Cells], variants: Collection[Variant]) -> list[Cells]:
     """The items with these variants alone."""
     ids = {variant.id for variant in variants}
@@ -229,69 +360,21 @@ def _rejection(findings: Sequence[Finding]) -> Finding | None:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def _print_seed(console: Console, job: Job) -> None:
-    console.print(Text(f"seed {job.seed}, device {job.device}"))
-
-
-def _missing(variant: Variant, job: Job) -> str:
-    """Why a variant is unavailable here."""
-    reason = unavailable(variant, job.device)
-    return "" if reason is None else of_reason(reason)
-
-
-def _print_outcome(
-    console: Console,
-    catalog: Catalog,
-    variants: Sequence[Variant],
-    results: Verified,
-    job: Job,
-    command: Callable[[str, int], str],
-) -> None:
-    """The first failure of each variant, then the summary."""
-    for variant in variants:
-        _print_failure(console, catalog.operators[variant.operator], variant, results, job.seed, command)
-    console.print()
-    _print_summary(console, variants, results, job)
-
-
-def _print_summary(console: Console, healthy: Sequence[Variant], results: Verified, job: Job) -> None:
-    """A line for each variant: how many edge cases, sequences, ..., points of the sweep passed, were skipped, ..."""
-    made = {finding.place for of in results.findings.values() for finding in of}
-    heads = [head for head, places in HEADS.items() if made & set(places)]
-
-    def row(variant: Variant) -> tuple[str, ...]:
-        if variant.id not in results.findings:
-            return variant.id, f"unavailable: {_missing(variant, job)}", *([""] * (len(heads) + bool(results.arrays)))
-        mine = results.of(variant)
-        counts = [_counts([_outcome(one) for one in mine if one.place in HEADS[head]]) for head in heads]
-        in_sweep = _counts([cell.status for cell in results.cells if cell.variant_id == variant.id])
-        return variant.id, *counts, *([_pairs_met(variant, results)] if results.arrays else []), in_sweep
-
-    of_arrays = ["pairs of values"] if results.arrays else []
-    print_rows(console, ("variant", *heads, *of_arrays, "points of the sweep"), map(row, healthy))
-
-
-def _pairs_met(variant: Variant, results: Verified) -> str:
-    """At how many pairs of the legal ones the variant passed."""
-    array = results.arrays[variant.operator]
-    passed = {f.name for f in results.of(variant) if f.place is Place.ARRAY_POINT and f.status is Status.PASSED}
-    return f"{array.met(passed):,} of {len(array.legal):,}"
-
-
 def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequence[Cells]) -> bool:
     """Run the consumers of the operators on the tables of all variants, and print the comparison. Returns True where
     results differ, or a kernel failed.
     """
     from harness.verify.consumers import compare_consumers
 
-    comparisons = [one for item in items for one in compare_consumers(catalog, item, job.device, job.seed)]
+    comparisons = [c for item in items for c in compare_consumers(catalog, item, job.device, job.seed)]
     if not comparisons:
         console.print(Text("no consumer reads the tables of these operators"))
     compared: dict[tuple[str, ...], list] = {}
-    for one in comparisons:
-        if one.elements is not None:
-            names = f"{one.consumer.operator}/{one.variant}", one.consumer.name, one.consumer.planner
-            compared.setdefault(names, []).append(one)
+    for comparison in comparisons:
+        if comparison.elements is not None:
+            consumer = comparison.consumer
+            names = f"{consumer.operator}/{comparison.variant}", consumer.name, consumer.planner
+            compared.setdefault(names, []).append(comparison)
     if compared:
         rows = [
             (*names, *(f"{n:,}" for n in (len(at), sum(o.elements for o in at), sum(o.different for o in at))))
@@ -299,25 +382,13 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequen
         ]
         heads = ("variant", "read by", "as the tables of", "points", "elements", "different")
         print_rows(console, heads, rows)
-    failed = Counter((one.consumer.name, one.variant, one.error) for one in comparisons if one.error is not None)
+    failed = Counter((c.consumer.name, c.variant, c.error) for c in comparisons if c.error is not None)
     for (name, variant, error), count in failed.items():
         console.print(Text(f"{name}: {counted(count, 'time')} failed: {variant}: {error}", style="red"))
-    left_out = Counter((one.consumer.name, one.reason) for one in comparisons if one.reason is not None)
+    left_out = Counter((c.consumer.name, c.reason) for c in comparisons if c.reason is not None)
     for (name, reason), count in left_out.items():
         console.print(Text(f"{name}: {counted(count, 'time')} not compared: {of_reason(reason)}"))
-    return any(one.bad for one in comparisons)
-
-
-def _print_known_failures(console: Console, healthy: Sequence[Variant], results: Verified) -> None:
-    """Where engines' kernels fail as their known_failures= declare: the reason given, and what was results."""
-    for variant in healthy:
-        limited = [finding for finding in results.of(variant) if finding.status is Status.KNOWN_FAILURE]
-        if limited:
-            console.print(Text(f"\n{variant.id}: known failures", style="bold"))
-            places = ((finding.name, finding.buffers) for finding in limited)
-            declared = [(in_buffers(*place), variant.known_failure_at(*place)) for place in places]
-            rows = ((*left, known_failure_text(finding)) for left, finding in zip(declared, limited, strict=True))
-            print_rows(console, ("edge case or sequence", "declared", "observed"), rows)
+    return any(comparison.bad for comparison in comparisons)
 
 
 def known_failure_text(finding: Finding) -> str:
@@ -331,93 +402,15 @@ def _outcome(finding: Finding) -> str:
     return SKIPPED.get(finding.reason and finding.reason.code, finding.status)
 
 
-def _print_left_out(console: Console, results: Verified) -> None:
-    """How many points and batches Triton's interpreter was too slow for, and what to change."""
-    is_left_out = lambda finding: finding.reason and finding.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
-    for head, places in HEADS.items():
-        by_variant = ([finding for finding in of if finding.place in places] for of in results.findings.values())
-        slow = [of for of in by_variant if any(map(is_left_out, of))]
-        if slow:
-            left = sum(bool(is_left_out(finding)) for of in slow for finding in of)
-            text = f"{head}: {left} of {sum(map(len, slow))} of {counted(len(slow), 'variant')} left out: "
-            console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
+def _outcome_at_point(cell: Cell) -> str:
+    """The status; of a variant that failed before it reached the point, where that was."""
+    if cell.finding is None or cell.finding.place is Place.POINT:
+        return cell.status
+    return f"{cell.status} (failed before: {cell.finding.place.replace('_', ' ')})"
 
 
 def _counts(outcomes: Sequence[str]) -> str:
     return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
-
-
-def _print_checks(console: Console, healthy: Sequence[Variant], results: Verified, job: Job) -> None:
-    """For each operator a table of its variants and all checks, over all edge cases and sequences together."""
-    shown: set[str] = set()
-    for operator in dict.fromkeys(variant.operator for variant in healthy):
-        mine = [variant for variant in healthy if variant.operator == operator]
-        console.print(Text(f"\n{operator}", style="bold"))
-        of_checks = {v.name: check_results(v, results.of(v), job.device) for v in mine}
-        print_checks(console, of_checks)
-        shown.update(result for of_variant in of_checks.values() for result in of_variant.values())
-    notes = [f"{result}: {meaning}" for result, meaning in LEGEND.items() if result in shown]
-    if notes:
-        console.print(Text(f"\n{'; '.join(notes)}", style="dim"))
-
-
-def _print_defects(console: Console, defects: Sequence[Variant], results: Verified, job: Job) -> None:
-    head = ("historic defect", "rejected by", "first seen at", "message")
-    shown = len(head) if console.width >= WIDE else len(head) - 1
-    for operator in dict.fromkeys(variant.operator for variant in defects):
-        rows = [_defect_row(v, results, job)[:shown] for v in defects if v.operator == operator]
-        console.print(Text(f"\n{operator}", style="bold"))
-        print_rows(console, head[:shown], rows)
-
-
-def _defect_row(variant: Variant, results: Verified, job: Job) -> tuple[str, str, str, str]:
-    name = f"{variant.name}\n{variant.defect}"
-    if variant.id not in results.findings:
-        return name, "unavailable", _missing(variant, job), ""
-    first = _rejection(results.of(variant))
-    if first is None:
-        return name, "NOTHING", "", ""
-    checks = dict.fromkeys(str(one.check) for one in results.of(variant) if one.status is Status.MISMATCH)
-    # The first wrong element of up to five is enough here.
-    return name, ", ".join(checks), in_buffers(first.name, first.buffers), ";".join(first.message.split(";")[:2])
-
-
-def _print_accepted_defects(console: Console, defects: Sequence[Variant], results: Verified) -> bool:
-    """Name every defect that no check rejected; True where there is one."""
-    accepted = [v for v in defects if v.id in results.findings and _rejection(results.of(v)) is None]
-    for variant in accepted:
-        how = "passed every check"
-        if raised := results.bad(variant):
-            how = f"raised at {raised[0].name!r} instead of being rejected: {raised[0].message}"
-        console.print(Text(f"{variant.id}: a known defect {how}", style="red"))
-    return bool(accepted)
-
-
-def _print_failure(
-    console: Console,
-    operator: Operator,
-    variant: Variant,
-    results: Verified,
-    seed: int,
-    command: Callable[[str, int], str],
-) -> None:
-    """The first failure of a variant, how many there are beside it, and the command that repeats it alone. Of points of
-    the array, which may be many, the first is the one with the shortest label.
-    """
-    of_sweep = (cell.finding for cell in results.cells if cell.finding is not None and cell.variant_id == variant.id)
-    bad = results.bad(variant) or list(of_sweep)
-    if not bad:
-        return
-    first = min(bad, key=lambda f: len(f.name) if f.place is Place.ARRAY_POINT else 0)
-    case = {one.name: one for one in operator.edge_cases if first.place is Place.EDGE_CASE}.get(first.name)
-    axes = f" ({operator.label(operator.complete(case.point))})" if case else ""
-    where = place_of(first) or "some point"
-    console.print(Text(f"\n{variant.id} at {where}{axes}: {full(first)}", style="red"))
-    if len(bad) > 1:
-        console.print(Text(f"and {counted(len(bad) - 1, 'further failure')}"))
-    if first.name:
-        repeat = command(f"{variant.id}/{first.name}", seed if first.seed is None else first.seed)
-        console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
 
 
 def full(finding: Finding) -> str:

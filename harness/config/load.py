@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os.path import relpath
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import yaml
@@ -27,6 +27,7 @@ MAX_DEPTH, MAX_INTEGER = 20, 2**63
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+Section = TypeVar("Section", bound=msgspec.Struct)
 
 
 class _Loader(yaml.SafeLoader):
@@ -109,28 +110,57 @@ OF_A_SWEEP = ("operators", "sweep")
 
 
 @dataclass(frozen=True)
-class Source:
-    """A loaded configuration. lines: key path, such as ``sweep[0].next_n[1]``, -> its line in the file, or ``--set``
-    and the key where it was set on the command line.
+class Located:
+    """Makes the errors of a configuration. lines: key path, such as ``sweep[0].next_n[1]``, -> its line in the file, or
+    ``--set`` and the key where it was set on the command line.
     """
 
     path: str
-    config: Config
     lines: Mapping[str, int | str] = field(default_factory=dict)
 
     def error(self, key: str, message: str) -> ConfigError:
-        return located(self.path, self.lines, key, message)
+        """At the line of a key path, at its ``--set``, or at the nearest enclosing key that has either."""
+        known = key
+        while known and known not in self.lines:
+            known = known[: max(known.rfind("."), known.rfind("["), 0)]
+        place = f"{self.path}:{self.lines[known]}" if known else self.path
+        if known and isinstance(self.lines[known], str):
+            return ConfigError(f"{self.lines[known]}: {message}")
+        return ConfigError(f"{place}: {key}: {message}" if key else f"{place}: {message}")
+
+    def unknown(self, key: str, kind: str, name: object, valid: Iterable[str]) -> ConfigError:
+        """A name at a key that is none of the valid ones."""
+        return self.error(key, f"unknown {kind} {name!r}{did_you_mean(str(name), list(valid))}")
+
+    def converted(self, data: Mapping[str, Any], struct: type[Section], key: str = "") -> Section:
+        """The section at a key path, every key and type of it checked."""
+        self.check_names(data, struct, key)
+        try:
+            return msgspec.convert(data, struct)
+        except msgspec.ValidationError as error:
+            message, _, where = str(error).partition(" - at `$")
+            inner = f"{key}{where.rstrip('`')}".lstrip(".")
+            raise self.error(inner, _in_words(message) + _choices(inner)) from None
+
+    def check_names(self, data: Mapping[str, Any], struct: type, key: str = "") -> None:
+        """Raises ConfigError for an unknown key, with the nearest valid name, and for a missing one."""
+        fields = {f.name: f for f in msgspec.structs.fields(struct)}
+        prefix = f"{key}." if key else ""
+        for name, value in data.items():
+            if name not in fields:
+                raise self.error(f"{prefix}{name}", f"unknown key{did_you_mean(str(name), list(fields))}")
+            if not key and name in SECTIONS and isinstance(value, dict):
+                self.check_names(value, SECTIONS[name], name)
+        for name, spec in fields.items():
+            if spec.required and name not in data:
+                raise self.error(key, f"the key {prefix}{name} is missing")
 
 
-def located(path: str, lines: Mapping[str, int | str], key: str, message: str) -> ConfigError:
-    """An error at a key path: at its line, at its ``--set``, or at the nearest enclosing key that has either."""
-    known = key
-    while known and known not in lines:
-        known = known[: max(known.rfind("."), known.rfind("["), 0)]
-    place = f"{path}:{lines[known]}" if known else path
-    if known and isinstance(lines[known], str):
-        return ConfigError(f"{lines[known]}: {message}")
-    return ConfigError(f"{place}: {key}: {message}" if key else f"{place}: {message}")
+@dataclass(frozen=True, kw_only=True)
+class Source(Located):
+    """A loaded configuration."""
+
+    config: Config
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source:
@@ -139,53 +169,47 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     data, lines = _read(path)
     for key, value in (overrides or {}).items():
         _override(path, data, lines, key, value)
-    _check_values(path, lines, data, "")
-    _check_names(path, lines, data, Config, "")
-    _check_kind(path, lines, data)
+    file = Located(path, lines)
+    _check_values(file, data, "")
+    file.check_names(data, Config)
+    _check_kind(file, data)
     for i, grid in enumerate(data["sweep"] if isinstance(data.get("sweep"), list) else []):
         for name in grid if isinstance(grid, dict) else []:
             if not isinstance(name, str):
-                raise located(path, lines, f"sweep[{i}].{name}", "an axis is a name, not a number")
-    try:
-        config = msgspec.convert(data, Config)
-    except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
-        key = where.rstrip("`").lstrip(".")
-        raise located(path, lines, key, _in_words(message) + _choices(key)) from None
+                raise file.error(f"sweep[{i}].{name}", "an axis is a name, not a number")
+    config = file.converted(data, Config)
     if len(set(config.measure.graph_copies)) < 2:
-        raise located(
-            path, lines, "measure.graph_copies", "needs two different numbers of copies, or there is no slope"
-        )
+        raise file.error("measure.graph_copies", "needs two different numbers of copies, or there is no slope")
     if config.measure.min_rounds > config.measure.max_rounds:
-        raise located(path, lines, "measure.min_rounds", "must not exceed measure.max_rounds")
-    return Source(path, config, lines)
+        raise file.error("measure.min_rounds", "must not exceed measure.max_rounds")
+    return Source(path, lines, config=config)
 
 
-def _check_values(path: str, lines: Mapping[str, int | str], value: Any, key: str, depth: int = 0) -> None:
+def _check_values(file: Located, value: Any, key: str, depth: int = 0) -> None:
     """Raises ConfigError for a value that a record could not hold: its header has the configuration."""
     if depth > MAX_DEPTH:
-        raise located(path, lines, key, f"nested more than {MAX_DEPTH} deep")
+        raise file.error(key, f"nested more than {MAX_DEPTH} deep")
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise located(path, lines, key, "a number of more than 64 bits")
+        raise file.error(key, "a number of more than 64 bits")
     if isinstance(value, dict):
         for name, inner in value.items():
-            _check_values(path, lines, inner, f"{key}.{name}" if key else str(name), depth + 1)
+            _check_values(file, inner, f"{key}.{name}" if key else str(name), depth + 1)
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            _check_values(path, lines, inner, f"{key}[{i}]", depth + 1)
+            _check_values(file, inner, f"{key}[{i}]", depth + 1)
 
 
-def _check_kind(path: str, lines: Mapping[str, int | str], data: Mapping[str, Any]) -> None:
+def _check_kind(file: Located, data: Mapping[str, Any]) -> None:
     """Raises ConfigError for a configuration that is neither a sweep nor a decode loop, or both."""
     if "decode_loop" in data and data["decode_loop"] is None:
-        raise located(path, lines, "decode_loop", "is empty; give it stacks, or remove it")
+        raise file.error("decode_loop", "is empty; give it stacks, or remove it")
     for name in OF_A_SWEEP:
         if "decode_loop" not in data and name not in data:
-            raise located(path, lines, "", f"the key {name} is missing")
+            raise file.error("", f"the key {name} is missing")
         if "decode_loop" in data and name in data:
-            raise located(path, lines, name, f"a decode_loop names its operators in its stacks; drop {name}")
+            raise file.error(name, f"a decode_loop names its operators in its stacks; drop {name}")
     if "decode_loop" in data and data.get("baseline") is not None:
-        raise located(path, lines, "baseline", "a decode_loop refers to a stack; give decode_loop.reference instead")
+        raise file.error("baseline", "a decode_loop refers to a stack; give decode_loop.reference instead")
 
 
 def _in_words(message: str) -> str:
@@ -199,7 +223,7 @@ def _in_words(message: str) -> str:
         "null": "nothing",
     }
     message = re.sub(
-        r"`([\w| ]+)`", lambda types: " or ".join(words.get(one, one) for one in types[1].split(" | ")), message
+        r"`([\w| ]+)`", lambda types: " or ".join(words.get(name, name) for name in types[1].split(" | ")), message
     )
     return re.sub(r"matching regex '.*'", "of letters, digits, `_`, `-` and, but for the first, `.`", message)
 
@@ -313,17 +337,3 @@ def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key:
         for known in replaced:
             del lines[known]
         lines[path_of_key] = place
-
-
-def _check_names(path: str, lines: Mapping[str, int | str], data: Mapping[str, Any], struct: type, prefix: str) -> None:
-    """Raises ConfigError for an unknown key, with the nearest valid name, and for a missing one."""
-    fields = {f.name: f for f in msgspec.structs.fields(struct)}
-    for name, value in data.items():
-        if name not in fields:
-            raise located(path, lines, f"{prefix}{name}", f"unknown key{did_you_mean(str(name), list(fields))}")
-        if name in SECTIONS and isinstance(value, dict):
-            _check_names(path, lines, value, SECTIONS[name], f"{name}.")
-    for name, spec in fields.items():
-        if spec.required and name not in data:
-            section = prefix.rstrip(".")
-            raise located(path, lines, section, f"the key {prefix}{name} is missing")

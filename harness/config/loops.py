@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,11 +13,14 @@ from baselines.workloads.context_lengths import longest, parse_lengths, requests
 from baselines.workloads.engine_state import EngineShape, LoopBinding
 from harness.config.decode_loop import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list
 from harness.config.load import Source
-from harness.config.sweep import cells
+from harness.config.sweep import cells, check_only
 from harness.config.work_items import Cells, LoopItem, LoopPoint, PlannedStack
 from harness.contract import Operator, Point, Variant
 from harness.records.select import Selector
 from harness.wording import did_you_mean, first_line
+
+if TYPE_CHECKING:
+    from harness.discover import Catalog
 
 #: Table that every stack must build: the loop's own acceptance goes by the lengths of the step.
 LENGTHS = "seq_lens"
@@ -33,8 +37,8 @@ def miniature(source: Source) -> Source:
     config = source.config.decode_loop
     small = msgspec.structs.replace(
         config,
-        concurrency=list(dict.fromkeys(min(one, SMALL_BATCH) for one in as_list(config.concurrency))),
-        model_step_us=list(dict.fromkeys(min(one, SMALL_MODEL_US) for one in as_list(config.model_step_us))),
+        concurrency=list(dict.fromkeys(min(size, SMALL_BATCH) for size in as_list(config.concurrency))),
+        model_step_us=list(dict.fromkeys(min(us, SMALL_MODEL_US) for us in as_list(config.model_step_us))),
         host_step_us=min(config.host_step_us, SMALL_HOST_US),
         blocks=min(config.blocks, SMALL_BLOCKS),
         steps=min(config.steps, SMALL_STEPS),
@@ -42,34 +46,23 @@ def miniature(source: Source) -> Source:
     return replace(source, config=msgspec.structs.replace(source.config, decode_loop=small))
 
 
-def operators_of(
-    loops: Sequence[LoopItem],
-    operators: Mapping[str, Operator],
-    variants: Sequence[Variant],
-    bindings: Mapping[str, LoopBinding],
-) -> list[Cells]:
+def operators_of(loops: Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
     """The operators of all stacks at their points in all loops, with the variants that run there."""
-    found: dict[tuple[str, str], tuple[Operator, Point, dict[str, Variant]]] = {}
+    points: dict[tuple[str, str], tuple[Operator, Point, dict[str, Variant]]] = {}
     for loop in loops:
         for stack in loop.stacks:
             for name, variant in stack.parts:
-                operator = operators[name]
-                point = operator.complete(bindings[name].axes(loop.shape))
-                _, _, chosen = found.setdefault((name, operator.label(point)), (operator, point, {}))
-                chosen[variant] = next(one for one in variants if one.operator == name and one.name == variant)
-    return [cells(operator, point, list(chosen.values())) for operator, point, chosen in found.values()]
+                operator = catalog.operators[name]
+                point = operator.complete(catalog.bindings[name].axes(loop.shape))
+                _, _, variants = points.setdefault((name, operator.label(point)), (operator, point, {}))
+                variants[variant] = catalog.find(name, variant)
+    return [cells(operator, point, list(variants.values())) for operator, point, variants in points.values()]
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 
-def plan_loops(
-    source: Source,
-    operators: Mapping[str, Operator],
-    variants: Sequence[Variant],
-    bindings: Mapping[str, LoopBinding],
-    only: Sequence[str] = (),
-) -> list[LoopItem]:
+def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> list[LoopItem]:
     """All loops of a configuration, those that share a request stream one after another. Raises ConfigError.
 
     only: globs over stacks and whole keys, as --plan prints them; with ``!`` they leave out.
@@ -79,15 +72,13 @@ def plan_loops(
     _check_requests(source, config, geometry)
     reference = config.reference or next(iter(config.stacks))
     if reference not in config.stacks:
-        raise source.error(
-            "decode_loop.reference", f"unknown stack {reference!r}{did_you_mean(reference, list(config.stacks))}"
-        )
-    chosen = [bindings[name] for stack in config.stacks.values() for name in stack if name in bindings]
-    by_slot = any(one.by_slot for one in chosen)
+        raise source.unknown("decode_loop.reference", "stack", reference, config.stacks)
+    used = {name for stack in config.stacks.values() for name in stack}
+    by_slot = any(binding.by_slot for name, binding in catalog.bindings.items() if name in used)
     loops = []
     for concurrency, next_n in itertools.product(as_list(config.concurrency), as_list(config.next_n)):
         shape = _shape(source, config, geometry, concurrency, next_n, by_slot)
-        stacks = _stacks(source, config, shape, operators, variants, bindings)
+        stacks = _Stacks(source, catalog, shape).planned()
         for scheduling, step_us, graph in itertools.product(
             as_list(config.scheduling), as_list(config.model_step_us), as_list(config.graph)
         ):
@@ -100,36 +91,26 @@ def _kept(source: Source, loops: Sequence[LoopItem], only: Sequence[str]) -> lis
     """The loops and stacks that ``only`` keeps; a loop keeps its reference as long as it keeps another stack."""
     if not only:
         return list(loops)
-    selector, found = Selector(only), []
+    selector, kept = Selector(only), []
     for loop in loops:
         chosen = [name for name in loop.variants if selector.keeps((name, loop.key(name)))]
         if chosen:
-            found.append(loop.of([*chosen, loop.reference]))
-    if (unused := selector.unused) is not None:
-        hint = did_you_mean(unused, list(loops[0].config.stacks))
-        raise source.error("", f"--only {unused} matches no stack and no loop{hint}")
-    if not found:
-        raise source.error("", "--only leaves out every loop; name some to keep")
-    return found
+            kept.append(loop.of([*chosen, loop.reference]))
+    check_only(source, selector, kept, "stack or loop", list(loops[0].config.stacks))
+    return kept
 
 
 def _geometry(source: Source, config: DecodeLoop) -> Geometry:
-    given = config.geometry if isinstance(config.geometry, dict) else {"preset": config.geometry}
-    changes, key = dict(given), "decode_loop.geometry"
-    preset = changes.pop("preset", None)
+    key, fields = "decode_loop.geometry", config.geometry
+    if isinstance(fields, str):
+        preset, fields = fields, {}
+    else:
+        preset, fields = fields.get("preset"), {name: value for name, value in fields.items() if name != "preset"}
     if preset is not None and preset not in GEOMETRIES:
-        place = f"{key}.preset" if isinstance(config.geometry, dict) else key
-        raise source.error(place, f"unknown geometry {preset!r}{did_you_mean(str(preset), list(GEOMETRIES))}")
-    fields = list(Geometry.__struct_fields__)
-    for name in changes:
-        if name not in fields:
-            raise source.error(f"{key}.{name}", f"unknown key{did_you_mean(str(name), [*fields, 'preset'])}")
-    try:
-        base = msgspec.to_builtins(GEOMETRIES[preset]) if preset is not None else {}
-        return msgspec.convert(base | changes, Geometry)
-    except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$.")
-        raise source.error(f"{key}.{where.rstrip('`')}", message.replace("`int`", "a whole number")) from None
+        place = key if isinstance(config.geometry, str) else f"{key}.preset"
+        raise source.unknown(place, "geometry", preset, GEOMETRIES)
+    base = msgspec.to_builtins(GEOMETRIES[preset]) if preset is not None else {}
+    return source.converted(base | fields, Geometry, key)
 
 
 def _check_requests(source: Source, config: DecodeLoop, geometry: Geometry) -> None:
@@ -190,109 +171,103 @@ def _shape(
     )
 
 
-def _stacks(
-    source: Source,
-    config: DecodeLoop,
-    shape: EngineShape,
-    operators: Mapping[str, Operator],
-    variants: Sequence[Variant],
-    bindings: Mapping[str, LoopBinding],
-) -> tuple[PlannedStack, ...]:
-    planned, built, used = [], {}, {name for stack in config.stacks.values() for name in stack}
-    for name, chosen in config.stacks.items():
+@dataclass(frozen=True)
+class _Stacks:
+    """Plans the stacks of a configuration for loops of one shape."""
+
+    source: Source
+    catalog: Catalog
+    shape: EngineShape
+
+    def planned(self) -> tuple[PlannedStack, ...]:
+        """Raises ConfigError."""
+        stacks = self.source.config.decode_loop.stacks
+        planned = [self._stack(name, variants) for name, variants in stacks.items()]
+        built = {stack.name: self._tables(stack) for stack in planned}
+        always = (LENGTHS, REJECTED) if self.shape.by_slot else (LENGTHS,)
+        every_table = dict.fromkeys([*always, *(table for tables in built.values() for table in tables)])
+        for name, tables in built.items():
+            if missing := [table for table in every_table if table not in tables]:
+                reader = "the next step needs" if missing[0] == REJECTED else "the model reads with the other stacks"
+                raise self.source.error(
+                    f"decode_loop.stacks.{name}",
+                    f"does not build {missing[0]}, which {reader}; add {self._makers(missing[0])}",
+                )
+        return tuple(planned)
+
+    def _stack(self, name: str, variants: dict[str, str | list[str]]) -> PlannedStack:
         key = f"decode_loop.stacks.{name}"
-        if not chosen:
-            raise source.error(key, "is empty: name a variant for each operator of a step")
-        tables: dict[str, None] = {}
-        parts = []
-        for operator, wanted in chosen.items():
-            if operator not in operators:
-                hint = did_you_mean(operator, list(bindings))
-                raise source.error(f"{key}.{operator}", f"unknown operator {operator!r}{hint}")
-            if operator not in bindings:
-                raise source.error(
-                    f"{key}.{operator}", f"takes no part in a decode loop{did_you_mean(operator, list(bindings))}"
-                )
-            binding = bindings[operator]
-            if not binding.applies(shape):
+        if not variants:
+            raise self.source.error(key, "is empty: name a variant for each operator of a step")
+        stack = PlannedStack(name, ())
+        for operator, names in variants.items():
+            binding = self._binding(f"{key}.{operator}", operator)
+            if not binding.applies(self.shape):
                 continue
-            if binding.by_slot is not None and binding.by_slot != shape.by_slot:
-                others = ", ".join(sorted({one.operator for one in bindings.values() if one.by_slot} & used))
-                raise source.error(
-                    f"{key}.{operator}",
-                    f"keeps state by row, {others} by request slot; a loop has operators of one kind",
+            self._check_state(f"{key}.{operator}", binding)
+            if missing := [table for table in binding.needs if table not in self._tables(stack)]:
+                text = (
+                    f"needs {missing[0]}, which no operator before it builds; add {self._makers(missing[0])} above it"
                 )
-            if missing := [table for table in binding.needs if table not in tables]:
-                raise source.error(
-                    f"{key}.{operator}",
-                    f"needs {missing[0]}, which no operator before it builds; add "
-                    f"{_makers(bindings, shape, missing[0])} above it",
-                )
-            point = _point(source, f"{key}.{operator}", operators[operator], binding, shape)
-            parts.append((operator, _variant(source, f"{key}.{operator}", operator, wanted, point, variants, config)))
-            tables |= dict.fromkeys(binding.builds(shape))
-        planned.append(PlannedStack(name, tuple(parts), _limits(parts, variants)))
-        built[name] = tables
-    always = (LENGTHS, REJECTED) if shape.by_slot else (LENGTHS,)
-    everything = dict.fromkeys([*always, *(table for tables in built.values() for table in tables)])
-    for name, tables in built.items():
-        if missing := [table for table in everything if table not in tables]:
-            raise source.error(
-                f"decode_loop.stacks.{name}",
-                f"does not build {missing[0]}, which {_reader(missing[0])}; add {_makers(bindings, shape, missing[0])}",
-            )
-    return tuple(planned)
+                raise self.source.error(f"{key}.{operator}", text)
+            variant = self._variant(f"{key}.{operator}", operator, names)
+            limits = ((f"{variant.id} at {glob!r}", reason) for glob, reason in variant.known_failures.items())
+            stack = PlannedStack(name, (*stack.parts, (operator, variant.name)), (*stack.known_failures, *limits))
+        return stack
 
+    def _tables(self, stack: PlannedStack) -> list[str]:
+        return [table for name, _ in stack.parts for table in self.catalog.bindings[name].builds(self.shape)]
 
-def _reader(table: str) -> str:
-    return "the next step needs" if table == REJECTED else "the model reads with the other stacks"
+    def _makers(self, table: str) -> str:
+        """The operators that build a table in such a loop."""
+        fitting = [
+            binding for binding in self.catalog.bindings.values() if binding.by_slot in (None, self.shape.by_slot)
+        ]
+        return " or ".join(binding.operator for binding in fitting if table in binding.builds(self.shape))
 
+    def _binding(self, key: str, operator: str) -> LoopBinding:
+        bindings = self.catalog.bindings
+        if operator not in self.catalog.operators:
+            raise self.source.unknown(key, "operator", operator, bindings)
+        if operator not in bindings:
+            raise self.source.error(key, f"takes no part in a decode loop{did_you_mean(operator, list(bindings))}")
+        return bindings[operator]
 
-def _makers(bindings: Mapping[str, LoopBinding], shape: EngineShape, table: str) -> str:
-    """The operators that build a table in such a loop."""
-    fitting = [one for one in bindings.values() if one.by_slot in (None, shape.by_slot)]
-    return " or ".join(one.operator for one in fitting if table in one.builds(shape))
+    def _check_state(self, key: str, binding: LoopBinding) -> None:
+        if binding.by_slot is not None and binding.by_slot != self.shape.by_slot:
+            used = {name for stack in self.source.config.decode_loop.stacks.values() for name in stack}
+            others = ", ".join(sorted(name for name in used if self.catalog.bindings[name].by_slot))
+            text = f"keeps state by row, {others} by request slot; a loop has operators of one kind"
+            raise self.source.error(key, text)
 
-
-def _limits(parts: Sequence[tuple[str, str]], variants: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
-    chosen = [one for one in variants if (one.operator, one.name) in parts]
-    return tuple((f"{one.id} at {glob!r}", reason) for one in chosen for glob, reason in one.known_failures.items())
-
-
-def _point(source: Source, key: str, operator: Operator, binding: LoopBinding, shape: EngineShape) -> Point:
-    """The operator's point in a loop. Raises ConfigError where it breaks a rule of the operator."""
-    try:
-        point = operator.complete(binding.axes(shape))
-        rule = operator.broken_rule(point)
-    except Exception as error:  # the operator's own code
-        raise source.error(key, f"cannot make a point of this loop: {first_line(error)}") from None
-    if rule is not None:
-        raise source.error(key, rule.message.format(**point))
-    return point
-
-
-def _variant(
-    source: Source,
-    key: str,
-    operator: str,
-    wanted: str | list[str],
-    point: Point,
-    variants: Sequence[Variant],
-    config: DecodeLoop,
-) -> str:
-    """The first of the wanted variants that applies to the point."""
-    known = {one.name: one for one in variants if one.operator == operator and one.defect is None}
-    reasons = []
-    for name in as_list(wanted):
-        if name not in known:
-            raise source.error(key, f"unknown variant {name!r} of {operator}{did_you_mean(name, list(known))}")
-        if "graph_safe" in known[name].waives and "full" in as_list(config.graph):
-            raise source.error(key, f"{name} waives graph_safe and cannot be captured; drop graph: full")
+    def _point(self, key: str, operator: str) -> Point:
+        """The operator's point in a loop. Raises ConfigError where it breaks a rule of the operator."""
+        owner = self.catalog.operators[operator]
         try:
-            reason = known[name].skip(point)
-        except Exception as error:  # a variant's own code
-            raise source.error(key, f"skip= of {name} raised {first_line(error)}") from None
-        if reason is None:
-            return name
-        reasons.append(f"{name} does not apply to this loop: {reason}")
-    raise source.error(key, "; ".join(reasons) or "names no variant")
+            point = owner.complete(self.catalog.bindings[operator].axes(self.shape))
+            rule = owner.broken_rule(point)
+        except Exception as error:  # the operator's own code
+            raise self.source.error(key, f"cannot make a point of this loop: {first_line(error)}") from None
+        if rule is not None:
+            raise self.source.error(key, rule.message.format(**point))
+        return point
+
+    def _variant(self, key: str, operator: str, names: str | list[str]) -> Variant:
+        """The first of the named variants that applies to the point."""
+        point = self._point(key, operator)
+        healthy = {variant.name: variant for variant in self.catalog.of(operator) if variant.defect is None}
+        reasons = []
+        for name in as_list(names):
+            if name not in healthy:
+                raise self.source.unknown(key, "variant", name, healthy)
+            variant = healthy[name]
+            if "graph_safe" in variant.waives and "full" in as_list(self.source.config.decode_loop.graph):
+                raise self.source.error(key, f"{name} waives graph_safe and cannot be captured; drop graph: full")
+            try:
+                reason = variant.skip(point)
+            except Exception as error:  # a variant's own code
+                raise self.source.error(key, f"skip= of {name} raised {first_line(error)}") from None
+            if reason is None:
+                return variant
+            reasons.append(f"{name} does not apply to this loop: {reason}")
+        raise self.source.error(key, "; ".join(reasons) or "names no variant")

@@ -20,11 +20,11 @@ def schema() -> dict[str, Any]:
     _, structs = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
     for struct in structs.values():
         struct["description"], meanings = _documented(struct["description"])
-        for name, one in struct["properties"].items():
+        for name, key in struct["properties"].items():
             if name in meanings:
-                one["description"] = meanings[name]
-            if "pattern" in one:
-                one["pattern"] = one["pattern"].replace(r"\Z", "$")  # as ECMAScript has it
+                key["description"] = meanings[name]
+            if "pattern" in key:
+                key["pattern"] = key["pattern"].replace(r"\Z", "$")  # as ECMAScript has it
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/Config", "$defs": structs}
     return json.loads(json.dumps(document))  # tuples of the defaults are arrays
 
@@ -32,8 +32,8 @@ def schema() -> dict[str, Any]:
 def _documented(docstring: str) -> tuple[str, dict[str, str]]:
     """The first paragraph, and key -> meaning from lines such as ``seed:  of all random inputs``."""
     summary, _, rest = inspect.cleandoc(docstring).partition("\n\n")
-    found = re.findall(r"^(\w+): +(.*(?:\n +.*)*)", rest, re.MULTILINE)
-    return " ".join(summary.split()), {name: " ".join(meaning.split()) for name, meaning in found}
+    meanings = re.findall(r"^(\w+): +(.*(?:\n +.*)*)", rest, re.MULTILINE)
+    return " ".join(summary.split()), {name: " ".join(meaning.split()) for name, meaning in meanings}
 
 
 if __name__ == "__main__":

@@ -30,13 +30,13 @@ def cells(
     """The unit of work of some variants at a point. baseline: where it is not the operator's own."""
     return Cells(
         operator=operator.name,
-        variants=tuple(one.name for one in variants),
+        variants=tuple(variant.name for variant in variants),
         axes=dict(point),
         point=operator.label(point),
         baseline=baseline or operator.baseline,
         phase=operator.phase,
-        slow=tuple(one.name for one in variants if one.is_slow_to_verify),
-        known_failures={one.name: dict(one.known_failures) for one in variants if one.known_failures},
+        slow=tuple(variant.name for variant in variants if variant.is_slow_to_verify),
+        known_failures={variant.name: dict(variant.known_failures) for variant in variants if variant.known_failures},
         in_array=in_array,
     )
 
@@ -49,7 +49,7 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
     chosen = []
     for i, name in enumerate(source.config.operators):
         if name not in operators:
-            raise source.error(f"operators[{i}]", f"unknown operator {name!r}{did_you_mean(name, list(operators))}")
+            raise source.unknown(f"operators[{i}]", "operator", name, operators)
         chosen.append(operators[name])
     axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
     points: dict[tuple[str, str], tuple[Operator, Point]] = {}
@@ -59,16 +59,16 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
             raise source.error(f"sweep[{g}]", "is empty: give at least one axis")
         values = {name: _values(source, axes, f"sweep[{g}].{name}", name, given) for name, given in grid.items()}
         for operator in chosen:
-            mine = {
+            grid_values = {
                 name: options for name, options in values.items() if any(axis.name == name for axis in operator.axes)
             }
-            planned += math.prod(map(len, mine.values()))
+            planned += math.prod(map(len, grid_values.values()))
             if planned > MAX_POINTS:
                 raise source.error(f"sweep[{g}]", f"makes {planned:,} points; a sweep may have {MAX_POINTS:,}")
-            for combination in itertools.product(*mine.values()):
+            for combination in itertools.product(*grid_values.values()):
                 try:
-                    point = operator.complete(dict(zip(mine, combination, strict=True)))
-                    _check_rules(source, f"sweep[{g}]", operator, point, mine)
+                    point = operator.complete(dict(zip(grid_values, combination, strict=True)))
+                    _check_rules(source, f"sweep[{g}]", operator, point, grid_values)
                     points.setdefault((operator.name, operator.label(point)), (operator, point))
                 except ConfigError:
                     raise
@@ -81,7 +81,7 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
 
 def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given: Any) -> list[Any]:
     if name not in axes:
-        raise source.error(key, f"no operator of this sweep has an axis {name!r}{did_you_mean(name, list(axes))}")
+        raise source.unknown(key, "axis", name, axes)
     options = given if isinstance(given, list) else [given]
     if not options:
         raise source.error(key, "is empty: give at least one value")
@@ -137,15 +137,13 @@ def baselines(source: Source, variants: Sequence[Variant]) -> dict[str, str]:
     if isinstance(given, str):
         if not any(given in of_operator for of_operator in names.values()):
             known = sorted({name for of_operator in names.values() for name in of_operator})
-            raise source.error("baseline", f"no variant of this run is called {given!r}{did_you_mean(given, known)}")
+            raise source.unknown("baseline", "variant", given, known)
         return {operator: given for operator, of_operator in names.items() if given in of_operator}
     for operator, name in (given or {}).items():
         if operator not in names:
-            hint = did_you_mean(operator, list(names))
-            raise source.error(f"baseline.{operator}", f"{operator!r} is no operator of this run{hint}")
+            raise source.unknown(f"baseline.{operator}", "operator", operator, names)
         if name not in names[operator]:
-            hint = did_you_mean(name, names[operator])
-            raise source.error(f"baseline.{operator}", f"{operator} has no variant {name!r} in this run{hint}")
+            raise source.unknown(f"baseline.{operator}", "variant", name, names[operator])
     return dict(given or {})
 
 
@@ -171,14 +169,21 @@ def plan(
         ]
         if selected:
             items.append(cells(operator, point, selected, references.get(operator.name)))
-    if (unused := selector.unused) is not None:
-        names = sorted({name for v in chosen for name in (v.name, v.id)})
-        raise source.error("", f"--only {unused} matches no cell{did_you_mean(unused, names)}")
-    if not items and only:
-        raise source.error("", "--only leaves out every cell; name some to keep")
+    if only:
+        check_only(source, selector, items, "cell", sorted({name for v in chosen for name in (v.name, v.id)}))
     if not items:
         raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
     return items
+
+
+def check_only(source: Source, selector: Selector, kept: Sequence[Any], kind: str, names: Sequence[str]) -> None:
+    """Raises ConfigError for a glob of --only that matched nothing, and where they keep nothing. names: what the globs
+    may have meant.
+    """
+    if (unused := selector.unused) is not None:
+        raise source.error("", f"--only {unused} matches no {kind}{did_you_mean(unused, names)}")
+    if not kept:
+        raise source.error("", f"--only leaves out every {kind}; name some to keep")
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------
@@ -186,10 +191,10 @@ def plan(
 
 def parse_shard(text: str) -> tuple[int, int]:
     """``2/8`` -> (2, 8). Raises ConfigError."""
-    found = re.fullmatch(r"(\d{1,100})/(\d{1,100})", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    numbers = re.fullmatch(r"(\d{1,100})/(\d{1,100})", text)
+    if not numbers or not 1 <= int(numbers[1]) <= int(numbers[2]):
         raise ConfigError(f"--shard {text}: expected I/N such as 2/8, counted from 1")
-    return int(found[1]), int(found[2])
+    return int(numbers[1]), int(numbers[2])
 
 
 def shard_of(items: Sequence[Cells], piece: int, pieces: int) -> list[Cells]:

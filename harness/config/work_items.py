@@ -1,4 +1,4 @@
-"""Units of work: plain data, which travels as the same bytes through a pipe, to another GPU, a node or a test.
+"""Units of work: plain data, which travels through a pipe, to another GPU, a node or a test.
 
 A plan is a list of them (harness/config), a Session runs them (harness/session). Operators and variants are named, and
 looked up where they run. Each item asks for the outcomes of ``variants``, and can be cut down to some of them.
@@ -60,7 +60,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
 
     def of(self, variants: Collection[str]) -> Cells:
         """The item with some of its variants, and their share of the time."""
-        chosen = tuple(one for one in self.variants if one in variants)
+        chosen = tuple(name for name in self.variants if name in variants)
         budget_s = self.budget_s and self.budget_s * len(chosen) / len(self.variants)
         return structs.replace(self, variants=chosen, budget_s=budget_s)
 
@@ -87,9 +87,9 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
             known_failures=self.known_failures.get(variant, {}),
         )
 
-    def failed(self, variant: str, **found: Any) -> Cell:
-        """The cell of a variant that is wrong at this point. found: fields of Finding; a death has no status."""
-        finding = Finding(**{"status": Status.FAILED, "place": self.place, "name": self.point} | found)
+    def failed(self, variant: str, **fields: Any) -> Cell:
+        """The cell of a variant that is wrong at this point. fields: of Finding; a death has no status."""
+        finding = Finding(**{"status": Status.FAILED, "place": self.place, "name": self.point} | fields)
         return self.cell(variant, finding.status, finding=finding)
 
 
@@ -131,11 +131,11 @@ class Verify(OfVariant):
     axes: dict[str, Any] | None = None
     known_failure: bool = False
 
-    def failed(self, variant: str, **found: Any) -> Checked:
+    def failed(self, variant: str, **fields: Any) -> Checked:
         """A death is a rejection here, unless the variant is known to fail there."""
         status = Status.KNOWN_FAILURE if self.known_failure else Status.MISMATCH
         place = {"status": status, "place": Place.EDGE_CASE, "name": self.name or "", "buffers": self.buffers}
-        return Checked(operator=self.operator, variant=variant, finding=Finding(**place | found))
+        return Checked(operator=self.operator, variant=variant, finding=Finding(**place | fields))
 
 
 class RandomBatches(OfVariant):
@@ -147,8 +147,8 @@ class RandomBatches(OfVariant):
     def label(self) -> str:
         return "random batches"
 
-    def failed(self, variant: str, **found: Any) -> Checked:
-        finding = Finding(**{"status": Status.MISMATCH, "place": Place.RANDOM_BATCH, "name": ""} | found)
+    def failed(self, variant: str, **fields: Any) -> Checked:
+        finding = Finding(**{"status": Status.MISMATCH, "place": Place.RANDOM_BATCH, "name": ""} | fields)
         return Checked(operator=self.operator, variant=variant, finding=finding)
 
 
@@ -205,11 +205,11 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
 
     def of(self, variants: Collection[str]) -> LoopItem:
         """The loop with some of its stacks."""
-        return structs.replace(self, stacks=tuple(one for one in self.stacks if one.name in variants))
+        return structs.replace(self, stacks=tuple(stack for stack in self.stacks if stack.name in variants))
 
     def line(self, stack: str, status: Status, **rest: Any) -> Loop:
         """The outcome of one stack."""
-        planned = next(one for one in self.stacks if one.name == stack)
+        planned = next(candidate for candidate in self.stacks if candidate.name == stack)
         return Loop(
             stack=stack,
             reference=self.reference,
@@ -221,8 +221,8 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
             **rest,
         )
 
-    def failed(self, variant: str, **found: Any) -> Loop:
-        finding = Finding(**{"status": Status.FAILED, "place": Place.POINT, "name": self.at.label} | found)
+    def failed(self, variant: str, **fields: Any) -> Loop:
+        finding = Finding(**{"status": Status.FAILED, "place": Place.POINT, "name": self.at.label} | fields)
         return self.line(variant, finding.status, finding=finding)
 
 

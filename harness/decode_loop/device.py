@@ -90,7 +90,7 @@ class CudaDevice:
                 lengths,
                 len(acceptance.lengths),
                 seed,
-                *((slots.idx_mapping, slots.tokens, slots.draft) if slots else [ctypes.c_uint64(0)] * 3),
+                *((slots.idx_mapping, slots.sampled_tokens, slots.draft_tokens) if slots else [ctypes.c_uint64(0)] * 3),
             )
             for parity in (0, 1)
         ]
@@ -104,8 +104,8 @@ class CudaDevice:
                 state.requests,
                 slots.idx_mapping,
                 state.num_computed_tokens[parity],
-                slots.last,
-                slots.draft,
+                slots.last_sampled_tokens,
+                slots.draft_tokens,
                 shape.num_requests,
                 shape.num_drafts,
                 seed,

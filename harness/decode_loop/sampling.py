@@ -21,16 +21,16 @@ def new_tokens(state: EngineState, parity: int, seed: int) -> None:
     computed, counts = state.num_computed_tokens[parity][slots].numpy().astype(np.int64), state.valid[:rows].numpy()
     tokens = torch.from_numpy(token(seed, requests[:, None], computed[:, None] + 1 + np.arange(k + 1)))
     produced = torch.from_numpy(np.arange(k + 1) < counts[:, None])
-    state.slots.tokens[:rows] = torch.where(produced, tokens, state.slots.tokens[:rows])
-    state.slots.draft[slots] = _drafts(state, requests, computed + counts, seed)
+    state.slots.sampled_tokens[:rows] = torch.where(produced, tokens, state.slots.sampled_tokens[:rows])
+    state.slots.draft_tokens[slots] = _drafts(state, requests, computed + counts, seed)
 
 
 def start_requests(state: EngineState, rows: Sequence[int], parity: int, seed: int) -> None:
     """What their prefill left in the slots of new requests: the newest token, and drafts."""
     slots, requests = state.slots.idx_mapping[list(rows)], state.requests[list(rows)].numpy()
     computed = state.num_computed_tokens[parity][slots].numpy().astype(np.int64)
-    state.slots.last[slots] = torch.from_numpy(token(seed, requests, computed))
-    state.slots.draft[slots] = _drafts(state, requests, computed, seed)
+    state.slots.last_sampled_tokens[slots] = torch.from_numpy(token(seed, requests, computed))
+    state.slots.draft_tokens[slots] = _drafts(state, requests, computed, seed)
 
 
 def _drafts(state: EngineState, requests: np.ndarray, position: np.ndarray, seed: int) -> torch.Tensor:

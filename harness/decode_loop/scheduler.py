@@ -65,7 +65,7 @@ class ArenaLayout:
 
 
 #: What a step leaves in the slots for the next one, and the host writes for a new request.
-COUNTS = ("num_computed_tokens", "total", "columns", "accepted")
+COUNTS = ("num_computed_tokens", "total_len", "state_columns", "num_accepted_tokens")
 
 
 class CountError(Exception):

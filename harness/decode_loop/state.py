@@ -19,8 +19,8 @@ from harness.verify.buffers import POISONS, Guard
 #: Tensors that change from step to step: what a block starts from.
 CHANGING = ("seq_lens", "num_accepted", "positions", "valid", "anchors")
 #: The same of a loop by slot; what an operator writes in each step for a later one is poisoned instead.
-CHANGING_BY_SLOT = ("last", "draft", "all_ids", "tokens")
-HANDED = ("input_ids", "next_prefill", "block_tables", "reset_accepted", "num_sampled", "num_rejected")
+CHANGING_BY_SLOT = ("last_sampled_tokens", "draft_tokens", "all_token_ids", "sampled_tokens")
+HANDED = ("input_ids", "next_prefill_tokens", "block_tables", "reset_accepted", "num_sampled", "num_rejected")
 
 
 @dataclass
@@ -112,13 +112,13 @@ def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Ten
         tables=part("tables"),
         num_blocks=part("num_blocks"),
         prompt_lens=part("prompt_lens"),
-        total=pair("total"),
-        columns=pair("columns"),
-        accepted=pair("accepted"),
-        last=ints(capacity, kind=torch.int64),
-        draft=ints(capacity, shape.num_drafts, kind=torch.int64),
-        all_ids=ints(capacity, shape.history_len),
-        tokens=ints(rows, shape.next_n, kind=torch.int64),
+        total_len=pair("total_len"),
+        state_columns=pair("state_columns"),
+        num_accepted_tokens=pair("num_accepted_tokens"),
+        last_sampled_tokens=ints(capacity, kind=torch.int64),
+        draft_tokens=ints(capacity, shape.num_drafts, kind=torch.int64),
+        all_token_ids=ints(capacity, shape.history_len),
+        sampled_tokens=ints(rows, shape.next_n, kind=torch.int64),
         table_starts=torch.tensor(table_starts, device=device),
         widths=torch.tensor(layout.widths, device=device),
         block_sizes=torch.tensor(sizes, dtype=torch.int32, device=device),
@@ -126,7 +126,7 @@ def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Ten
         enabled=~torch.tensor(states, device=device),
         sharded=torch.zeros(len(states), dtype=torch.bool, device=device),
         input_ids=ints(tokens),
-        next_prefill=ints(1, capacity),
+        next_prefill_tokens=ints(1, capacity),
         block_tables=ints(capacity * sum(layout.widths)),
         reset_accepted=ints(capacity),
         num_sampled=ints(capacity),

@@ -158,11 +158,11 @@ def _outermost(intervals: Iterable[tuple[int, int, int]]) -> list[tuple[int, int
 
 def _not_nested(calls: Sequence[ApiCall]) -> list[ApiCall]:
     """Without driver calls inside of a runtime call, whose time would count twice."""
-    found: list[ApiCall] = []
-    for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):
-        if not found or found[-1].thread != call.thread or call.start >= found[-1].end:
-            found.append(call)
-    return found
+    outer: list[ApiCall] = []
+    for call in sorted(calls, key=lambda call: (call.thread, call.start, -call.end)):
+        if not outer or outer[-1].thread != call.thread or call.start >= outer[-1].end:
+            outer.append(call)
+    return outer
 
 
 def _busy(operations: Sequence[Operation]) -> tuple[int, int]:
@@ -201,12 +201,14 @@ def _step(cell: str, phase: str, calls: Sequence[_Call]) -> Step:
     length = median_low(call.end - call.start for call in calls)
     call = next(call for call in calls if call.end - call.start == length)
     at = lambda moment: _us(moment - call.start)  # noqa: E731
-    host = [Span("wait" if one.waits else "submit", one.name, at(one.start), at(one.end)) for one in call.api]
-    device = [Span(one.kind, one.name, at(one.start), at(one.end)) for one in call.operations]
+    host = [Span("wait" if api.waits else "submit", api.name, at(api.start), at(api.end)) for api in call.api]
+    device = [
+        Span(operation.kind, operation.name, at(operation.start), at(operation.end)) for operation in call.operations
+    ]
     return Step(
         cell=cell,
         phase=phase,
         us=_us(length),
-        host=sorted(host, key=lambda one: one.start_us),
-        device=sorted(device, key=lambda one: one.start_us),
+        host=sorted(host, key=lambda span: span.start_us),
+        device=sorted(device, key=lambda span: span.start_us),
     )

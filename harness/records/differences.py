@@ -12,24 +12,8 @@ from msgspec.structs import asdict
 
 from harness.records.schema import Environment, RecordError, Run
 
-Purpose = Literal[
-    "compare",
-    "any_config",
-    "side",
-    "history",
-    "state",
-    "report",
-    "panel",
-    "together",
-    "merge",
-    "one_record",
-    "resume",
-    "verified_by",
-    "listed",
-    "same_run",
-]
 #: Purpose -> the records that it is about; docs/comparison.md shows these words beside the respects.
-PURPOSES: dict[Purpose, str] = {
+PURPOSES = {
     "compare": "are compared",
     "any_config": "are compared with `--any-config`",
     "side": "are one side of a comparison",
@@ -45,6 +29,7 @@ PURPOSES: dict[Purpose, str] = {
     "listed": "may differ, and `compare` lists it",
     "same_run": "agree in all of it, so that one would hide the other in a picture or table, are refused",
 }
+Purpose = Literal[tuple(PURPOSES)]
 _COMPARE: tuple[Purpose, ...] = ("compare", "any_config")
 #: Of processes whose cells are in one record, or whose checks count for each other.
 _ONE_RECORD: tuple[Purpose, ...] = ("merge", "one_record", "resume", "verified_by")
@@ -77,6 +62,7 @@ MATTERS: dict[str, tuple[Purpose, ...]] = {
     "commit": ("side", "state", *_ONE_RECORD),
     "dirty": ("state", *_ONE_RECORD),
     "packages": ("listed", *_ONE_RECORD),
+    "fixed_addresses": ("listed", "state"),
     "nvml_refused": (),
     "notes": ("listed",),
     "name": ("listed", "same_run", "merge"),

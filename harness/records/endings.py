@@ -6,6 +6,7 @@ from harness.contract import COMPILER, GPU, in_buffers
 from harness.packages import in_words
 from harness.records.decode_loop import Loop
 from harness.records.schema import Cell, Code, Finding, Place, Reason
+from harness.wording import significant
 
 _WHEN = {
     "timing": "during timing: ",
@@ -60,11 +61,17 @@ def of_reason(reason: Reason) -> str:
             text = "torch.compile would have to recompile; `verify` lets it"
         case Code.MEMORY:
             text = "not enough memory"
+            if reason.needed_bytes is not None:
+                text += f": needs about {_gib(reason.needed_bytes)}, {_gib(reason.free_bytes)} are free"
         case Code.INTERPRETED:
             text = "verified under Triton's interpreter, whose times are meaningless"
         case _:
             text = reason.detail
     return f"{variant}{text}"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{significant(nbytes / 2**30)} GiB"
 
 
 def need(requirement: str) -> str:

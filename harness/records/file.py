@@ -6,7 +6,6 @@ import fcntl
 import os
 import re
 import zlib
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +20,6 @@ Line = Header | Segment | Cell | Loop
 #: What decoding a line may raise; the last comes from brackets nested too deep.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(Line)
-_REMEDY = "record the run again, or read it with the version that wrote it"
 #: The last field of a line: CRC-32 of all bytes before it.
 _CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
 #: In a line without these all texts are printable: escapes, and characters beyond ASCII.
@@ -155,24 +153,29 @@ def read_run(path: str | Path) -> Run:
     """
     lines = _content(path).split(b"\n")
     decoded: list[Line] = []
+    truncated = False
     for number, line in enumerate(lines, 1):
         if not line:
             continue
+        if number == 1:
+            _check_schema(path, line)
         try:
             _check_sum(line)
             record_line = _decoded(line)
         except UNREADABLE as error:
-            if number == 1:
-                _check_schema(path, line)
             if number == len(lines) and decoded:
-                return run_of(path, decoded, truncated=True)
+                truncated = True
+                break
             raise RecordError(f"{path}:{number}: not a record of this suite ({printable(str(error))})") from None
         except ValueError as error:
             raise RecordError(f"{path}:{number}: {error}") from None
         if decoded and isinstance(record_line, Header):
             raise RecordError(f"{path}:{number}: a second header; to combine shards, use bench.py merge")
         decoded.append(record_line)
-    return run_of(path, decoded)
+    if not decoded or not isinstance(decoded[0], Header):
+        raise RecordError(f"{path}: the first line is not a header; is it a record of this suite?")
+    cells, segments, loops = ([line for line in decoded if isinstance(line, kind)] for kind in (Cell, Segment, Loop))
+    return Run(str(path), decoded[0], cells, truncated, segments, loops)
 
 
 def _decoded(line: bytes) -> Line:
@@ -216,31 +219,13 @@ def _shown(value: Any) -> Any:
 
 
 def _check_schema(path: str | Path, line: bytes) -> None:
-    """Raise RecordError if this is the header of another schema, which need not have the fields of this one."""
+    """Raises RecordError for the header of another schema, which need not have the fields of this one."""
     try:
         header = msgspec.json.decode(line)
     except UNREADABLE:
         return
     if isinstance(header, dict) and header.get("line") == "header" and header.get("schema") != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema {header.get('schema')!r}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
-
-
-def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> Run:
-    """The run that these lines make."""
-    if not lines or not isinstance(lines[0], Header):
-        raise RecordError(f"{path}: the first line is not a header; is it a record of this suite?")
-    if lines[0].schema != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
-    cells: list[Cell] = []
-    loops: list[Loop] = []
-    segments: list[Segment] = []
-    for line in lines[1:]:
-        if isinstance(line, Cell):
-            cells.append(line)
-        elif isinstance(line, Loop):
-            loops.append(line)
-        elif isinstance(line, Segment):
-            segments.append(line)
-    if len({0, *(segment.process for segment in segments)}) <= len(segments):
-        raise RecordError(f"{path}: two processes in this record have the same number")
-    return Run(str(path), lines[0], cells, truncated, segments, loops)
+        raise RecordError(
+            f"{path}: schema {header.get('schema')!r}, this suite reads {SCHEMA_VERSION}; record the run again, or "
+            "read it with the version that wrote it"
+        )

@@ -61,7 +61,7 @@ class Code(StrEnum):
     KNOWN_FAILURE = "known_failure"
     #: torch.compile would have to compile again.
     RECOMPILES = "recompiles"
-    #: There is not enough memory.
+    #: There is not enough memory. needed_bytes, free_bytes: the estimate for the point, and what there was.
     MEMORY = "memory"
     #: It passed, and has no times because Triton's interpreter ran it.
     INTERPRETED = "interpreted"
@@ -73,6 +73,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Code
     detail: str | None = None
     seconds: float | None = None
+    needed_bytes: int | None = None
+    free_bytes: int | None = None
     variant: str | None = None
 
 
@@ -136,6 +138,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known.
     nvml_refused: readings that NVML refuses here, whose consequences ``notes`` tell.
     packages: package that variants wrap -> its version, of those that are there.
+    fixed_addresses: whether the addresses of the process that timed were not randomized.
     """
 
     device: Literal["cuda", "cpu"]
@@ -160,6 +163,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     commit: str | None = None
     dirty: bool = False
     packages: dict[str, str] = {}
+    fixed_addresses: bool = False
     nvml_refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -376,8 +380,15 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     @property
     def in_order(self) -> list[Cell]:
         """The cells in the order of the sweep; in the file, those of merged shards are shard by shard."""
-        place = {key: i for i, key in enumerate(self.header.cells)}
-        return sorted(self.cells, key=lambda cell: place.get(cell.key, len(place)))
+        return sorted(self.cells, key=self.place_of)
+
+    def place_of(self, line: Cell | Loop) -> int:
+        """The number of a cell or loop in the sweep; what was not planned comes last."""
+        return self._places.get(line.key, len(self._places))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: i for i, key in enumerate(self.header.cells)}
 
     def calibration_of(self, cell: Cell) -> Calibration | None:
         """The calibration of the process that timed this cell."""

@@ -17,7 +17,7 @@ def summary_table(across: AcrossGpus) -> Table:
     variants = dict.fromkeys((row.cell.operator, row.cell.variant) for row in across.rows)
     operators = list(dict.fromkeys(operator for operator, _ in variants))
     # Together, although a later record may have a variant that the first one lacks.
-    for operator, variant in sorted(variants, key=lambda one: operators.index(one[0])):
+    for operator, variant in sorted(variants, key=lambda variant: operators.index(variant[0])):
         if common := across.common(operator, variant):
             times = {gpu: geometric_mean([row.us[gpu] for row in common]) for gpu in across.gpus}
             rows.append(((operator, variant, str(len(common))), _entries(across, times)))
@@ -30,9 +30,9 @@ def operator_tables(across: AcrossGpus) -> list[Table]:
     """A row for each cell, of each operator a table."""
     tables = []
     for operator in dict.fromkeys(row.cell.operator for row in across.rows):
-        mine = [row for row in across.rows if row.cell.operator == operator]
-        axes, labels, shared = point_columns([row.cell for row in mine])
-        rows = [((*labels[row.cell.point], row.cell.variant), _entries(across, row.us)) for row in _by_point(mine)]
+        of_operator = _by_point([row for row in across.rows if row.cell.operator == operator])
+        axes, labels, shared = point_columns([row.cell for row in of_operator])
+        rows = [((*labels[row.cell.point], row.cell.variant), _entries(across, row.us)) for row in of_operator]
         notes = (f"unless a row says otherwise: {shared}",) if shared else ()
         title = f"{operator}: {_what(across)}"
         tables.append(variant_table(title, (*axes, "variant"), across.gpus, rows, notes, kind="operator"))

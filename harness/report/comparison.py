@@ -37,7 +37,7 @@ from harness.report.console import PrintableConsole, print_tables, print_text
 from harness.report.escape import as_code, as_text
 from harness.report.folding import spaced
 from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
-from harness.wording import counted
+from harness.wording import counted, signed
 
 #: GitHub refuses a comment of more than 65,536 characters; what follows the tables of a bot must fit, too.
 COMMENT_BYTES = 60_000
@@ -150,6 +150,12 @@ def notes(comparison: Comparison) -> list[str]:
         sentences += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
     if comparison.machines.why:
         sentences.append(comparison.machines.why)
+    if controls := comparison.control_cells:
+        changes = sorted(cell.ratio.median for cell in controls)
+        sentences.append(
+            f"{counted(len(controls), 'control')}, cells whose code is the same on both sides, changed by "
+            f"{percent(changes[0])} to {percent(changes[-1])} %; they decide nothing."
+        )
     blind = [cell for cell in comparison.gating_cells if cell.noisy and cell.power < POWER and cell.verdict == "unsure"]
     if blind and len(comparison.base) >= MIN_PROCESSES:
         worst = sorted(blind, key=lambda cell: -cell.sd)
@@ -185,6 +191,7 @@ def command(comparison: Comparison) -> str:
     if comparison.gating != GATING[comparison.base[0].header.environment.device]:
         parts += [word for metric in comparison.gating for word in ("--metric", metric)]
     parts += [word for glob in rule.only for word in ("--only", glob)]
+    parts += [word for glob in rule.controls for word in ("--control", glob)]
     parts += ["--any-config"] if rule.any_config else []
     return shlex.join(parts)
 
@@ -221,8 +228,8 @@ def changed(cells: Iterable[CellComparison], sort: Sort = "change") -> list[Cell
 
 def ordered_summaries(comparison: Comparison) -> list[Summary]:
     """Of the gating metrics: slower, faster, then the others, each the largest change first."""
-    gating = [one for one in comparison.summaries if one.metric in comparison.gating]
-    return sorted(gating, key=lambda one: (URGENCY.index(one.verdict), -_size(one.ratio.median)))
+    gating = [summary for summary in comparison.summaries if summary.metric in comparison.gating]
+    return sorted(gating, key=lambda summary: (URGENCY.index(summary.verdict), -_size(summary.ratio.median)))
 
 
 def verdict_counts(summary: Summary) -> str:
@@ -291,7 +298,7 @@ def cells_table(comparison: Comparison, kind: str, cells: Sequence[CellCompariso
         parts = [cell.operator, cell.variant, where[cell.key]]
         texts = [f"{cell.variant_id} {where[cell.key]}"] if joined else parts
         texts += [cell.metric] if several else []
-        texts += [*cell.texts, change_text(cell.ratio), *([] if joined else [f"{cell.change_us.median:+.3f}"])]
+        texts += [*cell.texts, change_text(cell.ratio), *([] if joined else [signed(cell.change_us.median, ".3f")])]
         rows.append((*map(Entry, texts), Entry(label(cell, comparison), style=cell.verdict)))
     title = f"{kind.capitalize()} ({len(rows)})"
     return Table(title, tuple(columns), tuple(rows), row_heads=len(names), kind=kind)
@@ -299,7 +306,7 @@ def cells_table(comparison: Comparison, kind: str, cells: Sequence[CellCompariso
 
 def transition_table(name: str, transitions: Sequence[Transition]) -> Table:
     """How cells ended on both sides. name: of TRANSITIONS."""
-    rows = text_rows((spaced(one.key), _value(one.base), _value(one.head)) for one in transitions)
+    rows = text_rows((spaced(cell.key), _value(cell.base), _value(cell.head)) for cell in transitions)
     return Table(f"{TRANSITIONS[name]} ({len(rows)})", tuple(map(Column, ("cell", "base", "head"))), rows, kind=name)
 
 
@@ -315,9 +322,11 @@ def variants_table(comparison: Comparison) -> Table:
         Column("cells"),
     )
     rows = []
-    for one in ordered_summaries(comparison):
-        texts = (one.operator, one.variant, change_text(one.ratio), percent(one.least), percent(one.greatest))
-        rows.append((*map(Entry, texts), Entry(one.verdict, style=one.verdict), Entry(verdict_counts(one))))
+    for summary in ordered_summaries(comparison):
+        changes = (change_text(summary.ratio), percent(summary.least), percent(summary.greatest))
+        verdict = Entry(summary.verdict, style=summary.verdict)
+        texts = (summary.operator, summary.variant, *changes)
+        rows.append((*map(Entry, texts), verdict, Entry(verdict_counts(summary))))
     title = f"Per variant ({', '.join(comparison.gating)})"
     return Table(title, columns, tuple(rows), row_heads=2, kind="variants")
 
@@ -332,7 +341,7 @@ def sides_table(comparison: Comparison) -> Table:
 
 def differences_table(comparison: Comparison) -> Table:
     """Fields of the headers in which the sides differ."""
-    rows = text_rows((one.name, _value(one.base), _value(one.head)) for one in comparison.differences)
+    rows = text_rows((change.name, _value(change.base), _value(change.head)) for change in comparison.differences)
     columns = tuple(map(Column, ("field", "base", "head")))
     return Table("Not the same on both sides", columns, rows, kind="differences")
 
@@ -447,8 +456,8 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: So
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _transition(one: Transition) -> dict[str, Any]:
-    return asdict(one) | {"finding": msgspec.to_builtins(one.finding)}
+def _transition(transition: Transition) -> dict[str, Any]:
+    return asdict(transition) | {"finding": msgspec.to_builtins(transition.finding)}
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -479,14 +488,14 @@ def comparison_json(comparison: Comparison) -> str:
             for side, runs in comparison.sides
         },
         "machines": asdict(comparison.machines),
-        "differences": [asdict(one) for one in comparison.differences],
+        "differences": [asdict(change) for change in comparison.differences],
         "warnings": comparison.warnings,
-        "summaries": [asdict(one) | {"counts": dict(one.counts)} for one in comparison.summaries],
+        "summaries": [asdict(summary) | {"counts": dict(summary.counts)} for summary in comparison.summaries],
         "cells": [
             asdict(cell) | {"key": cell.key, "gating": cell.metric in comparison.gating, "fails": cell.fails}
             for cell in comparison.cells
         ],
-        **{name: [_transition(one) for one in getattr(comparison, name)] for name in TRANSITIONS},
+        **{name: [_transition(transition) for transition in getattr(comparison, name)] for name in TRANSITIONS},
     }
     return json.dumps(_finite(document), indent=1, ensure_ascii=False, default=str) + "\n"
 
@@ -510,7 +519,7 @@ def _size(ratio: float) -> float:
 
 def percent(ratio: float) -> str:
     """A ratio as a change in per cent: ``+15.3``."""
-    return "no ratio" if math.isnan(ratio) else f"{(ratio - 1) * 100:+z.1f}"
+    return "no ratio" if math.isnan(ratio) else signed((ratio - 1) * 100, "z.1f")
 
 
 def change_text(ratio: Interval) -> str:
@@ -534,8 +543,8 @@ def _line(value: str) -> str:
 def commits(runs: Sequence[Run]) -> str:
     """The commits of the runs of a side."""
     environments = [run.header.environment for run in runs]
-    dirty = " with uncommitted changes" if any(one.dirty for one in environments) else ""
-    return f"{', '.join(dict.fromkeys(one.commit or 'unknown commit' for one in environments))}{dirty}"
+    dirty = " with uncommitted changes" if any(environment.dirty for environment in environments) else ""
+    return f"{', '.join(dict.fromkeys(environment.commit or 'unknown commit' for environment in environments))}{dirty}"
 
 
 def device(runs: Sequence[Run]) -> str:

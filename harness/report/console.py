@@ -198,7 +198,7 @@ def _least_width(table: Table, i: int) -> int:
     """Of a column: no part of a name is broken, and no line of an entry that is not to be folded."""
     measure = longest_part if table.columns[i].fold else longest_line
     entries = (row[i] for row in table.rows)
-    return max([longest_word(table.columns[i].head), *(measure(f"{one.text}\n{one.below}") for one in entries)])
+    return max([longest_word(table.columns[i].head), *(measure(f"{entry.text}\n{entry.below}") for entry in entries)])
 
 
 @dataclass(frozen=True)
@@ -268,5 +268,5 @@ def print_checks(console: Console, results: Mapping[str, Mapping[str, str]]) -> 
     """
     checks = next(iter(results.values()))
     columns = (Column("variant"), *(Column(check, fold=False) for check in checks))
-    rows = text_rows((variant, *(found[check] for check in checks)) for variant, found in results.items())
+    rows = text_rows((variant, *(outcomes[check] for check in checks)) for variant, outcomes in results.items())
     print_table(console, Table("", columns, rows))

@@ -19,8 +19,8 @@ from harness.records.decode_loop import Loop
 from harness.records.endings import ending
 from harness.records.schema import Run
 from harness.report.table import Entry, Table, variant_table
-from harness.report.tables import NBSP, NOTHING, Footnotes, signed
-from harness.wording import counted, significant
+from harness.report.tables import NBSP, NOTHING, Footnotes
+from harness.wording import counted, signed, significant
 
 #: The kind of the tables of percentiles, which are too long for a terminal.
 PERCENTILES = "percentiles"
@@ -44,7 +44,7 @@ def loop_tables(run: Run) -> list[Table]:
             table.of(
                 name.lower(),
                 f"{where}{name} of {reference} in ms, change with the other stacks in µs",
-                lambda ref, one, which=which: _change(ref, one, which),
+                lambda ref, loop, which=which: _change(ref, loop, which),
                 [sampled],
             )
             for which, name in METRICS.items()
@@ -130,7 +130,7 @@ class _Tables:
         footnotes, rows = Footnotes(), []
         for loops in self._points.values():
             for name in analysis.PERCENTILES:
-                entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, metric, name), footnotes)
+                entries = self._entries(loops, lambda ref, loop, name=name: _change(ref, loop, metric, name), footnotes)
                 rows.append(((*self._axes(loops, self._varying), name), entries))
         notes = (*self._notes, *self._limits, *footnotes.notes())
         return variant_table(title, (*self._varying, "percentile"), self._stacks, rows, notes, PERCENTILES)
@@ -196,9 +196,9 @@ def interval_text(interval: Interval) -> str:
     return f"[{signed(interval.low)}; {signed(interval.high)}]"
 
 
-def percent_text(found: Delta) -> str:
+def percent_text(change: Delta) -> str:
     """``−2.19 %``."""
-    return f"{found.percent.median:+.2f}{NBSP}%".replace("-", "−")
+    return f"{signed(change.percent.median, '.2f')}{NBSP}%"
 
 
 def _text(value: object) -> str:

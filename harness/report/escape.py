@@ -17,7 +17,7 @@ _LINKED = re.compile(r"(@|#|\bGH-)(?=\w)|(:)(?=//)|(\bwww)(?=\.)", re.IGNORECASE
 def as_text(value: str) -> str:
     """On one line of GitHub's Markdown, in a table too."""
     text = _MARKUP.sub(r"\\\g<0>", printable(" ".join(value.split("\n"))).strip())
-    text = _AT_START.sub(lambda found: f"{found[0]}\\" if found[0].isdigit() else f"\\{found[0]}", text)
+    text = _AT_START.sub(lambda start: f"{start[0]}\\" if start[0].isdigit() else f"\\{start[0]}", text)
     return _LINKED.sub(r"\g<0><!-- -->", text)
 
 

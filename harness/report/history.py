@@ -14,7 +14,7 @@ from harness.analysis.stats import geometric_mean
 from harness.report.console import print_tables
 from harness.report.escape import as_text
 from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
-from harness.wording import counted, significant
+from harness.wording import counted, signed, significant
 
 #: Cells that the markdown lists; a history's picture and --only show others.
 MAX_CELLS = 200
@@ -41,7 +41,7 @@ class Row:
 
 def percent(ratio: float) -> str:
     """A ratio as a change in per cent: ``−20.0 %``."""
-    return f"{(ratio - 1) * 100:+.1f}\N{NO-BREAK SPACE}%".replace("-", "−")
+    return f"{signed((ratio - 1) * 100, '.1f')}\N{NO-BREAK SPACE}%"
 
 
 def rows(history: History) -> list[Row]:
@@ -53,8 +53,8 @@ def rows(history: History) -> list[Row]:
         cells[name] = cells.get(name, 0) + 1
         for change in series.changes:
             changes.setdefault((change.at, name), []).append(change.ratio)
-    found = [Row(at, name, len(ratios), cells[name], tuple(ratios)) for (at, name), ratios in changes.items()]
-    return sorted(found, key=lambda row: (row.at, -max(abs(math.log(ratio)) for ratio in row.ratios)))
+    by_commit = [Row(at, name, len(ratios), cells[name], tuple(ratios)) for (at, name), ratios in changes.items()]
+    return sorted(by_commit, key=lambda row: (row.at, -max(abs(math.log(ratio)) for ratio in row.ratios)))
 
 
 def summary(history: History) -> list[str]:
@@ -83,8 +83,8 @@ def tables(history: History) -> list[Table]:
     """What changed at each commit."""
     columns = (Column("variant"), number_column("change"), Column("of a cell"), number_column("cells"))
     return [
-        Table(heading(history, at), columns, text_rows((row.name, *row.texts) for row in found), kind="commit")
-        for at, found in itertools.groupby(rows(history), lambda row: row.at)
+        Table(heading(history, at), columns, text_rows((row.name, *row.texts) for row in of_commit), kind="commit")
+        for at, of_commit in itertools.groupby(rows(history), lambda row: row.at)
     ]
 
 

@@ -104,8 +104,9 @@ def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
             _, variant, _ = split_key(key)
             name = kernels[0].name if len(kernels) == 1 else f"all {len(kernels)} kernels"
             shown.append(((variant, name), _sums(kernels, profile.cell(key))))
-        said = notes if number == len(points) else ()
-        tables.append(variant_table(f"{operator} at {point}", ("variant", "kernel"), heads, shown, said, "counters"))
+        title, row_heads = f"{operator} at {point}", ("variant", "kernel")
+        below = notes if number == len(points) else ()
+        tables.append(variant_table(title, row_heads, heads, shown, below, kind="counters"))
     return tables
 
 
@@ -117,7 +118,7 @@ def _total(values: Iterable[float | None]) -> float | None:
 
 def l2_bytes(kernels: Sequence[KernelCounters]) -> float | None:
     """What the kernels of a call asked of L2, reads and writes."""
-    return _total(part for one in kernels for part in (one.l2_read, one.l2_write))
+    return _total(part for kernel in kernels for part in (kernel.l2_read, kernel.l2_write))
 
 
 def _kb(value: float | None) -> Entry:
@@ -125,11 +126,16 @@ def _kb(value: float | None) -> Entry:
 
 
 def _sums(kernels: Sequence[KernelCounters], cell: ProfiledCell | None) -> tuple[Entry, ...]:
-    us, l2 = _total(one.us for one in kernels), l2_bytes(kernels)
-    dram = _total(part for one in kernels for part in (one.dram_read, one.dram_write))
+    us, l2 = _total(kernel.us for kernel in kernels), l2_bytes(kernels)
+    dram = _total(part for kernel in kernels for part in (kernel.dram_read, kernel.dram_write))
     moved = cell.bytes_moved if cell else None
-    one = kernels[0] if len(kernels) == 1 else None
-    occupancy = f"{one.occupancy:.0%} of {one.theoretical:.0%}" if one and one.occupancy and one.theoretical else ""
+    occupancy = registers = shape = ""
+    if len(kernels) == 1:
+        (kernel,) = kernels
+        shape = f"{kernel.grid} × {kernel.block}"
+        registers = f"{kernel.registers:g}" if kernel.registers is not None else ""
+        if kernel.occupancy and kernel.theoretical:
+            occupancy = f"{kernel.occupancy:.0%} of {kernel.theoretical:.0%}"
     return (
         Entry(significant(us)) if us is not None else NOTHING,
         _kb(dram),
@@ -138,8 +144,8 @@ def _sums(kernels: Sequence[KernelCounters], cell: ProfiledCell | None) -> tuple
         Entry(f"{l2 / moved:.2f}") if l2 is not None and moved else NOTHING,
         Entry(significant(l2 / us / 1000)) if l2 is not None and us else NOTHING,
         Entry(occupancy),
-        Entry(f"{one.registers:g}" if one and one.registers is not None else ""),
-        Entry(f"{one.grid} × {one.block}" if one else ""),
+        Entry(registers),
+        Entry(shape),
     )
 
 
@@ -153,7 +159,7 @@ def summary(profile: Profile) -> list[str]:
             f"{share.of_time:.2%} of the time of host and device together"
         )
     if profile.outside:
-        shown = ", ".join(f"{one.count} × {one.name} ({one.us:.0f} µs)" for one in profile.outside[:5])
+        shown = ", ".join(f"{item.count} × {item.name} ({item.us:.0f} µs)" for item in profile.outside[:5])
         more = f" and {len(profile.outside) - 5} more" if len(profile.outside) > 5 else ""
         lines.append(f"outside: {shown}{more}")
     for what, endings in (("left out", "left_out"), ("failed", "failed")) if profile.session else ():

@@ -29,7 +29,7 @@ from harness.records.decode_loop import Loop
 from harness.records.endings import ending
 from harness.records.schema import Cell, Header, Run, axis_texts
 from harness.report.table import Entry, Table, variant_table
-from harness.wording import significant
+from harness.wording import signed, significant
 
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"
@@ -90,10 +90,10 @@ def result_tables(run: Run) -> list[Table]:
     tables = []
     header, cells, serving = run.header, run.in_order, serving_model_of(run.header)
     for operator in dict.fromkeys(cell.operator for cell in cells):
-        mine = [cell for cell in cells if cell.operator == operator]
-        tables.append(_measured(run, operator, mine))
+        of_operator = [cell for cell in cells if cell.operator == operator]
+        tables.append(_measured(run, operator, of_operator))
         if serving is not None and header.environment.device == "cuda":
-            tables += _itl_tpot(header, serving, operator, mine)
+            tables += _itl_tpot(header, serving, operator, of_operator)
     return tables
 
 
@@ -203,7 +203,7 @@ def _shared_note(shared: str) -> list[str]:
 def _rated(name: str, baseline: str, times: Mapping[str, Interval]) -> bool:
     """Whether a variant's time has a ratio to the baseline's."""
     both = name != baseline and baseline in times
-    return both and all(is_plausible(times[one].median) for one in (name, baseline))
+    return both and all(is_plausible(times[variant].median) for variant in (name, baseline))
 
 
 def _time_entry(
@@ -211,15 +211,15 @@ def _time_entry(
 ) -> Entry:
     if cell is None or cell.variant not in times:
         return footnotes.entry(cell)
-    mine, faster = times[cell.variant], ""
+    time, faster = times[cell.variant], ""
     if _rated(cell.variant, cell.baseline, times):
-        faster = f"{NBSP}{ratio(times[cell.baseline].median / mine.median)}"
+        faster = f"{NBSP}{ratio(times[cell.baseline].median / time.median)}"
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
     marks = "*" * best + "?" * (cell.key in disagreeing) + "!" * bool(cell.metrics.disturbed)
     marks += KNOWN_FAILURES * bool(cell.known_failures)
-    return Entry(f"{significant(mine.median)}{faster}{marks}", NBSP.join(second), "best" if best else "")
+    return Entry(f"{significant(time.median)}{faster}{marks}", NBSP.join(second), "best" if best else "")
 
 
 def _copy_bound_entry(run: Run, row: Mapping[str, Cell]) -> Entry:
@@ -239,9 +239,9 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
     variants = tuple(name for name in variants if name != baseline and name not in columnless)
     for point, row in grid.items():
         deltas = {
-            name: one
+            name: change
             for name, cell in row.items()
-            if baseline in row and (one := delta(serving, row[baseline], cell)) is not None
+            if baseline in row and (change := delta(serving, row[baseline], cell)) is not None
         }
         best = _fastest({name: deltas[name].itl_us for name in variants if name in deltas})
         entries = []
@@ -249,9 +249,9 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
             if name not in deltas:
                 entries.append(footnotes.entry(row.get(name)))
                 continue
-            one = deltas[name]
-            itl, tpot = signed(one.itl_us.median), signed(one.tpot_us.median)
-            percent = f"{one.percent.median:+.2f}{NBSP}%"
+            change = deltas[name]
+            itl, tpot = signed(change.itl_us.median), signed(change.tpot_us.median)
+            percent = f"{signed(change.percent.median, '.2f')}{NBSP}%"
             mark = KNOWN_FAILURES if row[name].known_failures or row[baseline].known_failures else ""
             timed = True
             entries.append(Entry(f"{itl}{NBSP}{tpot}{mark}", percent, "best" if name == best else ""))
@@ -262,8 +262,3 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
     model = f"modelled, not measured: {described(serving)}"
     notes = (model, *_shared_note(shared), *known_failure_warnings(cells), *footnotes.notes())
     return [variant_table(title, axes, variants, rows, notes, kind="modelled")]
-
-
-def signed(value: float) -> str:
-    """A difference with its sign, the minus as typeset."""
-    return ("+" if value >= 0 else "−") + significant(abs(value))

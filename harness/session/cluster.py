@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from harness.config.work_items import Cells
 from harness.discover import FOLDERS, ROOT, UPSTREAM
 from harness.records.schema import Cell, Segment
-from harness.session.messages import Job, Ready, encode, event_of, message_of
+from harness.session.messages import Job, Ready
 from harness.session.session import Progress, Session, WallTime
 from harness.session.worker import START_LIMIT_S, RunError
 from harness.wording import counted, did_you_mean, first_line
@@ -148,17 +148,16 @@ def _commit() -> str:
 
 
 class _OnNode:
-    """The actor: one Session. Items and outcomes travel as bytes."""
+    """The actor: one Session."""
 
     def __init__(self, job: Job) -> None:
         self._session = Session(job)
 
-    def ready(self) -> bytes:
-        return encode(self._session.__enter__().ready)
+    def ready(self) -> Ready:
+        return self._session.__enter__().ready
 
-    def run(self, item: bytes) -> tuple[list[bytes], WallTime]:
-        outcomes = self._session.run([message_of(item)])
-        lines = [encode(outcome) for outcome in outcomes if not isinstance(outcome, Progress)]
+    def run(self, item: Cells) -> tuple[list[Cell | Segment], WallTime]:
+        lines = [outcome for outcome in self._session.run([item]) if not isinstance(outcome, Progress)]
         return lines, self._session.wall_time
 
     def close(self, wait_s: float) -> None:
@@ -170,13 +169,11 @@ class ClusterGpu:
 
     def __init__(self, name: str, job: Job, model: str) -> None:
         self.name, self._job, self._model = name, job, model
-        self.wall_time = WallTime()
+        self.wall_time, self.doing = WallTime(), ""
         self._actor: ActorHandle | None = None
         self._aborted = False
-        self._on_progress: Callable[[str], None] = lambda doing: None
 
-    def start(self, on_progress: Callable[[str], None]) -> Ready:
-        self._on_progress = on_progress
+    def start(self) -> Ready:
         for _ in range(MAX_STARTS - 1):
             try:
                 return self._placed()
@@ -193,15 +190,15 @@ class ClusterGpu:
         place = {"num_gpus": 1, "num_cpus": 1, "accelerator_type": self._model, "max_restarts": 0}
         self._actor = ray.remote(**place)(_OnNode).remote(self._job)
         try:
-            return event_of(self._answer(self._actor.ready.remote(), PLACED_LIMIT_S))
+            return self._answer(self._actor.ready.remote(), PLACED_LIMIT_S)
         except RunError:
             ray.kill(self._actor)
             raise
 
     def run(self, item: Cells) -> list[Cell | Segment]:
-        self._on_progress(f"{item.operator} {item.point}")
-        lines, self.wall_time = self._answer(self._actor.run.remote(encode(item)))
-        return [event_of(line) for line in lines]
+        self.doing = f"{item.operator} {item.point}"
+        lines, self.wall_time = self._answer(self._actor.run.remote(item))
+        return lines
 
     def _answer(self, reference: Any, limit_s: float | None = None) -> Any:
         """Raises RunError where the GPU is gone, or its session cannot go on."""

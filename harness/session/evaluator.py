@@ -42,6 +42,7 @@ from harness.verify.edge_cases import (
     wrong,
 )
 from harness.verify.fixture import Batch, Fixture, verify_cell
+from harness.verify.memory import too_large
 from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 
@@ -265,6 +266,8 @@ class Evaluator:
         whatever the variant does.
         """
         item, state = at.item, self._states[variant.id]
+        if at.fixture is None and (reason := too_large(at.operator, at.point, self._job.device)):
+            raise LeftOut(reason)
         with nvtx_range(item.key(variant.name), "verify", at.values):
             try:
                 at.fixture = at.fixture or Fixture(

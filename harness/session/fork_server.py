@@ -2,6 +2,8 @@
 begins at once, and so does the replacement of one that died.
 
 The server never touches the device: the driver does not survive a fork.
+
+Its addresses are not randomized, so that every process times library kernels that lie alike (harness/addresses.py).
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from multiprocessing import forkserver
 from pathlib import Path
+
+from harness.addresses import fixed_addresses
 
 ROOT = Path(__file__).parents[2]
 #: Set by profilers, which follow a process that is spawned, and not one that is forked.
@@ -35,7 +39,8 @@ def start() -> None:
     # The server has no other way to find this checkout, and must not find another one in the working directory.
     with _LOCK:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        with _ctrl_c_ignored(), _environment({"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}):
+        changes = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+        with _ctrl_c_ignored(), _environment(changes), fixed_addresses():
             forkserver.ensure_running()
 
 
@@ -47,7 +52,7 @@ def started(target: Callable[..., None], arguments: tuple, name: str) -> multipr
     with _LOCK:
         of = dict(os.environ), target, arguments
     process = CONTEXT.Process(target=_begin, args=of, name=name, daemon=True)
-    with nullcontext() if FORKS else _ctrl_c_ignored():
+    with nullcontext() if FORKS else _ctrl_c_ignored(), nullcontext() if FORKS else fixed_addresses():
         process.start()
     return process
 

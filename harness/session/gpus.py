@@ -38,14 +38,15 @@ LOCK_NOTE = "host times are measured under a lock, by one worker per machine at 
 class Gpu(Protocol):
     """One GPU with its session, used by one thread; ``abort`` may be called by any.
 
-    name: for messages, such as "GPU 1". wall_time: seconds so far, by activity.
+    name: for messages, such as "GPU 1". wall_time: seconds so far, by activity. doing: the current activity.
     """
 
     name: str
     wall_time: WallTime
+    doing: str
 
-    def start(self, on_progress: Callable[[str], None]) -> Ready:
-        """Raises RunError. on_progress: called with what is being done."""
+    def start(self) -> Ready:
+        """Raises RunError."""
 
     def run(self, item: Cells) -> list[Cell | Segment]:
         """The outcomes of one point. Raises RunError where this GPU cannot go on."""
@@ -60,15 +61,13 @@ class LocalGpu:
     """A GPU of this machine. job: with the GPU in it. start: as in Session."""
 
     def __init__(self, name: str, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
-        self.name, self._make = name, start
+        self.name, self.doing, self._make = name, "", start
         self._session = Session(job, self._started)
         self.wall_time = self._session.wall_time
-        self._on_progress: Callable[[str], None] = lambda doing: None
         self._workers: list[Worker] = []
         self._aborted = False
 
-    def start(self, on_progress: Callable[[str], None]) -> Ready:
-        self._on_progress = on_progress
+    def start(self) -> Ready:
         return self._session.__enter__().ready
 
     def _started(self, job: Job) -> Worker:
@@ -84,7 +83,7 @@ class LocalGpu:
         lines = []
         for outcome in self._session.run([item]):
             if isinstance(outcome, Progress):
-                self._on_progress(outcome.doing)
+                self.doing = outcome.doing
             else:
                 lines.append(outcome)
         return lines
@@ -141,16 +140,13 @@ class Points:
 
 @dataclass(eq=False)
 class _Member:
-    """number: of its first process in the record. processes: its session's numbers -> those of the record. doing: what
-    its progress said last.
-    """
+    """number: of its first process in the record. processes: its session's numbers -> those of the record."""
 
     gpu: Gpu
     thread: ThreadPoolExecutor
     number: int = 0
     processes: dict[int, int] = field(default_factory=dict)
     ready: Ready | None = None
-    doing: str = ""
 
 
 @dataclass(frozen=True)
@@ -224,7 +220,7 @@ class SeveralGpus:
                     done += isinstance(line, Cell)
                     yield line
             for member in self._members:
-                yield Progress(done, total, f"{member.gpu.name}: {member.doing}")
+                yield Progress(done, total, f"{member.gpu.name}: {member.gpu.doing}")
         yield Progress(total, total, "")
 
     def close(self, wait_s: float = 30.0) -> None:
@@ -241,10 +237,7 @@ class SeveralGpus:
 
     def _start(self) -> None:
         """Bring all GPUs up together, and keep those that can measure."""
-        starting = {
-            member.thread.submit(member.gpu.start, lambda doing, member=member: setattr(member, "doing", doing)): member
-            for member in self._everyone
-        }
+        starting = {member.thread.submit(member.gpu.start): member for member in self._everyone}
         wait(starting)
         reasons: dict[str, str] = {}
         for future, member in starting.items():

@@ -14,7 +14,8 @@ from pathlib import Path
 from harness import interpreter
 from harness.discover import DiscoveryError, import_file
 from harness.session import fork_server
-from harness.session.worker import EXIT_LIMIT_S, RunError, how_it_ended, kill_group
+from harness.session.interrupt import kill_group
+from harness.session.worker import EXIT_LIMIT_S, RunError, how_it_ended
 from harness.wording import first_line
 
 

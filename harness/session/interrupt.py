@@ -1,11 +1,15 @@
-"""Ctrl-C, and the signals with which a terminal, a scheduler or ``kill`` ends a command: all interrupt it alike."""
+"""Ctrl-C, and the signals with which a terminal, a scheduler or ``kill`` ends a command: all interrupt it alike.
+
+Also ends the processes that a command has started.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from harness.exit_codes import INTERRUPTED
@@ -36,6 +40,26 @@ def exit_on_interrupt() -> Iterator[None]:
     """
     with _handled(_exit):
         yield
+
+
+def end_groups(leaders: Sequence[subprocess.Popen], limit_s: float) -> None:
+    """End processes that lead a process group each, with their children. They get ``limit_s`` seconds to write down
+    what they have; a second interrupt ends them at once.
+    """
+    for leader in leaders:
+        with suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGTERM)
+    for leader in leaders:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            leader.wait(limit_s)
+        kill_group(leader.pid)
+        leader.wait()
+
+
+def kill_group(leader: int) -> None:
+    """Kill what is left of a process group."""
+    with suppress(OSError):  # nothing is
+        os.killpg(leader, signal.SIGKILL)
 
 
 @contextmanager

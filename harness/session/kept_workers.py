@@ -56,9 +56,9 @@ class _KeptWorker(Worker):
         super().close()
 
 
-def _same(one: Job, other: Job) -> bool:
+def _same(first: Job, second: Job) -> bool:
     """Whether two jobs differ at most in what a worker on a GPU ignores: time budget and sources to compile."""
     ours, theirs = (
-        replace(job, compiled=(), measure=structs.replace(job.measure, time_budget_s=0.0)) for job in (one, other)
+        replace(job, compiled=(), measure=structs.replace(job.measure, time_budget_s=0.0)) for job in (first, second)
     )
     return ours == theirs

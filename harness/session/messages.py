@@ -15,7 +15,7 @@ import msgspec
 from harness.config.load import Measure
 from harness.config.work_items import Cells, Checked, LoopItem, OfVariant, RandomBatches, Verify
 from harness.records.decode_loop import Loop
-from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Segment
+from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Status
 
 Role = Literal["evaluate", "audit"]
 
@@ -69,6 +69,12 @@ class Outputs(OfVariant):
     what: str
     poison: int
     contents: dict[str, bytes]
+
+    def failed(self, variant: str, **fields: Any) -> Compared:
+        """The process that compares died of them; nothing else of the death concerns the variant."""
+        message = f"{self.what} could not be checked: {fields['message']}"
+        failure = {"status": Status.FAILED, "when": "after_timing", "message": message}
+        return Compared(variant, Finding(place=Place.POINT, name=self.point, **failure))
 
 
 class Heartbeat(_Message):
@@ -136,9 +142,9 @@ class Done(_Message):
     """All events of the last message have been sent."""
 
 
-#: What is sent to a worker, and what a worker sends; Segments come from the session of another node.
+#: What is sent to a worker, and what a worker sends.
 Message = Calibrate | Cells | Verify | RandomBatches | LoopItem | Outputs
-Event = Heartbeat | Ready | AuditReady | Cell | Loop | Segment | Checked | Outputs | Compared | Audited | Fatal | Done
+Event = Heartbeat | Ready | AuditReady | Cell | Loop | Checked | Outputs | Compared | Audited | Fatal | Done
 encode = msgspec.msgpack.Encoder().encode
 message_of = msgspec.msgpack.Decoder(Message).decode
 event_of = msgspec.msgpack.Decoder(Event).decode

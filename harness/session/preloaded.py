@@ -1,10 +1,14 @@
 """What the fork server imports: what every worker needs, whatever its role and device. No variant, as the comparing
 process must not have seen one, and no Triton, as each worker chooses whether to interpret.
+
+torch comes first, so that its libraries lie at the same addresses whatever the suite imports (fork_server.py).
 """
 
 import os
 from contextlib import suppress
 from importlib import import_module
+
+import torch  # noqa: F401
 
 os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
 with suppress(Exception):  # a worker meets it again, and reports it

@@ -54,14 +54,6 @@ class WallTime:
         return {activity: seconds for activity, seconds in vars(self).items() if seconds is not None}
 
 
-@dataclass(frozen=True)
-class _Died:
-    """A variant ended the process, or may not run again because it did so too often."""
-
-    variant: str
-    found: dict[str, Any]
-
-
 #: What a session yields.
 Outcome = Cell | Loop | Checked | Segment | Progress
 
@@ -154,8 +146,6 @@ class Session:
                         to_audit.append(event)
                     else:
                         yield event
-                elif isinstance(event, _Died):
-                    yield structs.replace(item.failed(event.variant, **event.found), process=self._process)
                 else:
                     yield event
             yield from self._audited(item, to_audit)  # after every batch, so that no cell waits for torch.compile
@@ -172,21 +162,12 @@ class Session:
 
     def _others(self, item: WorkItem) -> Iterator[Checked | Loop | Segment | Heartbeat]:
         for event in self._settled(self._evaluator, item, item.variants):
-            if isinstance(event, _Died):
-                event = item.failed(event.variant, **event.found)
             yield structs.replace(event, process=self._process) if isinstance(event, Loop) else event
 
     def _compared(self, outputs: Outputs) -> Finding | None:
         """The finding about wrong outputs of a timed launch; None if they are right."""
-        finding = None
-        for event in self._settled(self._comparer, outputs, outputs.variants):
-            if isinstance(event, Compared):
-                finding = event.finding
-            elif isinstance(event, _Died):
-                message = f"{outputs.what} could not be checked: {event.found['message']}"
-                failure = {"status": Status.FAILED, "when": "after_timing", "message": message}
-                finding = Finding(place=Place.POINT, name=outputs.point, **failure)
-        return finding
+        events = self._settled(self._comparer, outputs, outputs.variants)
+        return next((event.finding for event in list(events) if isinstance(event, Compared)), None)
 
     def _audited(self, item: Cells, cells: Sequence[Cell]) -> Iterator[Cell]:
         """The cells with the auditor's results. A cell that cannot be audited is kept, with the reason."""
@@ -198,8 +179,8 @@ class Session:
                 for event in self._settled(self._auditor, item, list(pending)):
                     if isinstance(event, Audited):
                         yield _with_audit(pending.pop(event.variant), event)
-                    elif isinstance(event, _Died):
-                        yield _unaudited(pending.pop(event.variant), event.found["message"])
+                    elif isinstance(event, Cell):
+                        yield _unaudited(pending.pop(event.variant), event.finding.message)
             except RunError as error:
                 if self._no_audit is None:
                     self._give_up_audit(str(error))
@@ -208,15 +189,15 @@ class Session:
         self.wall_time.auditing += time.monotonic() - began
 
     def _settled(self, worker: SupervisedWorker, item: Any, batch: Collection[str]) -> Iterator[Any]:
-        """The events of some variants of an item, and a _Died for each that ended the process. Raises RunError where
-        the process cannot be replaced.
+        """The events of some variants of an item; of a variant that ended the process, or may not run again because it
+        did so too often, the outcome that ``item.failed`` makes. Raises RunError where the process cannot be replaced.
         """
         pending, died_before, batches = list(batch), False, [list(batch)]
         for name in batch:
             if deaths := worker.excluded(item.id_of(name)):
                 text = f"not run again: it ended its process {MAX_DEATHS} times; {deaths.last_reason}"
                 pending.remove(name)
-                yield _Died(name, {"check": "no_crash", "message": text, "deaths": deaths.count})
+                yield item.failed(name, check="no_crash", message=text, deaths=deaths.count)
         while batches:
             asked = [name for name in batches.pop(0) if name in pending]
             if not asked:
@@ -248,7 +229,7 @@ class Session:
                 worker.blame(item.id_of(failed), death)
                 if failed in pending:
                     pending.remove(failed)
-                    yield _Died(failed, _found(item, attribution, death))
+                    yield item.failed(failed, **_blame(item, attribution, death))
             yield from self._replaced(worker, death)
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -316,7 +297,7 @@ class Session:
         return structs.replace(ready, calibration=_with_cupti(ready.calibration, self._cupti))
 
 
-def _found(item: Any, attribution: FaultAttribution, death: WorkerDied) -> dict[str, Any]:
+def _blame(item: Any, attribution: FaultAttribution, death: WorkerDied) -> dict[str, Any]:
     """Fields of the Finding of a death."""
     culprit = attribution.culprit
     fields = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}

@@ -7,52 +7,37 @@ be anywhere. Imports from elsewhere, such as installed packages, are not checked
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.config.work_items import Cells
 from harness.contract import Variant
+from harness.dependencies import DIGITS, dependencies, file_hash
 from harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
 from harness.records.schema import RecordError
 from harness.wording import printable
 
-#: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
-DIGITS = 16
 #: The engine as one entry; a path of a file cannot end so.
 ENGINE = "harness/"
 _SUFFIXES = (".py", ".cu", ".cuh")
-#: How a file of an operator's folder names another folder: an import, or an include of CUDA.
-_OTHER_FOLDER = re.compile(rf'\b(?:{"|".join(FOLDERS)})\.(\w+)|#include "(\w+)/')
 
 
 def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Iterable[str]) -> dict[str, str]:
-    """File -> hash: of the engine, the folders of the operators and of those they import, the files of ``--variants``,
-    the sources of the variants, and every file that an axis names, such as a trace. Paths inside the repository are
-    relative to it. Raises RecordError for a file that cannot be read.
+    """File -> hash: of the engine, the folders of the operators, the files of ``--variants`` and the sources of the
+    variants with all that they import or include, and every file that an axis names, such as a trace. Paths inside the
+    repository are relative to it. Raises RecordError for a file that cannot be read.
     """
-    files = dict.fromkeys(_files(_closure({item.operator for item in items})))
-    files |= dict.fromkeys(Path(file) for file in variant_files)
     variants = catalog.variants_of(items)
-    files |= dict.fromkeys(_upstream(variants))
-    files |= dict.fromkeys(source for variant in variants for source in variant.sources)
+    begin = [*_files({item.operator for item in items}), *_upstream(variants)]
+    begin += [source for variant in variants for source in variant.sources]
+    extra = {Path(file).resolve(): Path(file) for file in variant_files}
+    closure = dependencies([*begin, *extra], ROOT, (*FOLDERS, UPSTREAM))
+    files = dict.fromkeys(sorted(extra.get(path, path) for path in closure))
     texts = {text for item in items for text in _texts(list(item.axes.values()))}
     files |= dict.fromkeys(Path(text) for text in sorted(texts) if _is_file(text))
     engine = hashlib.sha256("".join(_hash(path) for path in _code(ROOT / "harness")).encode()).hexdigest()[:DIGITS]
     return {ENGINE: engine} | {_name(path): _hash(path) for path in files}
-
-
-def _closure(operators: Collection[str]) -> list[str]:
-    """Names of operator folders, with those that they import or include; ``workloads`` is one of them."""
-    closure, pending = set(), set(operators)
-    while pending:
-        folder = pending.pop()
-        closure.add(folder)
-        for path in _files([folder]):
-            text = path.read_text(encoding="utf-8", errors="replace")
-            pending |= {name for names in _OTHER_FOLDER.findall(text) for name in names if name} - closure
-    return sorted(closure)
 
 
 def _upstream(variants: Sequence[Variant]) -> list[Path]:
@@ -94,7 +79,6 @@ def _name(path: Path) -> str:
 
 def _hash(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+        return file_hash(path)
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None

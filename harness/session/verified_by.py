@@ -15,9 +15,9 @@ from msgspec import structs
 
 from harness.config.load import ConfigError, Measure
 from harness.config.work_items import Cells, keys_of, with_keys
+from harness.dependencies import DIGITS
 from harness.records.differences import differences
 from harness.records.schema import Cell, Environment, RecordError, Run
-from harness.session.sources import DIGITS
 
 
 def record_hash(proof: Run) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from harness import interpreter
 from harness.config.work_items import Cells, LoopItem, RandomBatches, Verify
 from harness.session import fork_server
+from harness.session.interrupt import kill_group
 from harness.session.messages import (
     AuditReady,
     Calibrate,
@@ -59,6 +60,8 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
     """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
     redirect_output(output)
     interpreter.choose(job.device)
+    # Inductor's pool of processes would run beside what is timed, and leave semaphores behind when the worker is ended.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     if job.gpu is not None:  # the driver looks at it when it is brought up, which no import does
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
     if job.role == "audit":
@@ -247,12 +250,6 @@ def start_worker(job: Job) -> Worker:
     worker = Worker(job)
     worker.begin()
     return worker
-
-
-def kill_group(leader: int) -> None:
-    """Kill what an ended process has left behind in its group."""
-    with suppress(OSError):  # nothing
-        os.killpg(leader, signal.SIGKILL)
 
 
 def how_it_ended(code: int) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harness.addresses import has_fixed_addresses
 from harness.git import git
 from harness.records.schema import Environment
 
@@ -56,6 +57,7 @@ def describe(
         "commit": commit,
         "dirty": dirty,
         "packages": dict(packages),
+        "fixed_addresses": has_fixed_addresses(),
     }
     if device == "cpu":
         return Environment(**common, generation="CPU")

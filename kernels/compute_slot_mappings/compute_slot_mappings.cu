@@ -4,18 +4,16 @@
 // Grid: x = max(ceil(num_reqs_padded / 4), ceil(max_num_batched_tokens / (4 * THREADS))) blocks, y = groups, z = strips
 // of a row. Block: THREADS.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192; two prefill chunks beside decodes (the last two lines:
-// record step). Predicted: 1.25, the copy bound:
+// Versions on an H200, slowest first, also beside prefill chunks and with four groups:
 //
-//   as vLLM 0.33: a program per row, one for the tail        1 launch           2.20   2.40
-//   warps for rows, the tail shared by all threads           1 launch           2.03   2.35, Triton 2.03   2.52
-//   loads before branches, a row's start guessed             1 launch           1.68   1.98
-//   the same, tails last, a turn per strip                   Triton             1.72   2.12
-//   loads in order: CUDA                                     1 launch           1.59   1.88
+//   as vLLM 0.33: a program per row, one for the tail
+//   warps for rows, the tail shared by all threads
+//   loads before branches, a row's start guessed; in Triton tails last, a turn per strip
+//   loads in order (CUDA)
 //
-// Two loads in sequence, position or query start, then the table entry; three where rows differ in length. Four groups:
-// 1.76, the engine's kernel 2.56. Tried: a thread per token, which searches its row among query starts in shared
-// memory, takes 2.17 at B = 128 and 3.51 at 1024, but 1.62 at B = 1 and 1.94 with prefill chunks.
+// Two loads in sequence, position or query start, then the table entry; three where rows differ in length. Tried: a
+// thread per token, which searches its row among query starts in shared memory, is faster at B = 1 and slower from
+// B = 128 on.
 
 #include "compute_slot_mappings.cuh"
 
@@ -31,10 +29,10 @@ __device__ __forceinline__ void map(const Inputs& x, const Outputs& out, const S
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) compute_slot_mappings_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const Inputs x, const Outputs out, const Sizes n) {
     map<false>(x, out, n);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) compute_slot_mappings_ranks_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const Inputs x, const Outputs out, const Sizes n) {
     map<true>(x, out, n);
 }

@@ -3,7 +3,7 @@
 The engine's kernel gives a row of four tokens a program of its own and the whole tail, up to the capacity of a step, to
 one program, which is the longest part of a decode step.
 
-compute_slot_mappings.cu has the versions with their times.
+compute_slot_mappings.cu has the versions that were tried.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from harness.launch import fixed_launch
 
 COLUMNS_PER_PROGRAM = 512
 #: Table rows are split over strips until the grid has this many blocks, four per SM of a large GPU. Half as many are
-#: 2 % faster if all contexts are short, but one request of 134K tokens among 255 short ones then makes the
-#: launch 40 % slower, because one block copies its whole row strip after strip. Twice as many cost 4 % at B = 256.
+#: a little faster if all contexts are short, but one request of 134K tokens among 255 short ones then makes the launch
+#: much slower, because one block copies its whole row strip after strip. Twice as many are slower at B = 256.
 TARGET_BLOCKS = 528
 #: Batches from which on a row has at most two strips, and only one, and are more than the blocks.
 STRIP_SIZES = {"batch_size": (TARGET_BLOCKS // 3 + 1, TARGET_BLOCKS // 2 + 1, TARGET_BLOCKS + 1)}

@@ -17,7 +17,6 @@ struct Sizes {
 };
 
 // Context length at column j of a row of `row` tokens, 0 past the row.
-
 __device__ __forceinline__ int context_len(int seq_len, int row, int j, int compress_ratio) {
     const int length = j < row ? max(seq_len - row + 1 + j, 0) : 0;
     return compress_ratio == 1 ? length : length / compress_ratio;

@@ -1,8 +1,8 @@
 """decode_native in Triton: one launch where the operator chain takes four to six.
 
-One lane per entry of (B, L), one or two loads and a store each. Up to B = 128 it is about a tenth above the copy bound.
+One lane per entry of (B, L), one or two loads and a store each.
 
-decode_native.cu has the versions with their times.
+decode_native.cu has the versions that were tried.
 """
 
 from __future__ import annotations

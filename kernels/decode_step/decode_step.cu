@@ -24,7 +24,7 @@ __device__ __forceinline__ void flatten_step(const Inputs& x, const Outputs& out
     if (b >= 0) {
         flatten<VECTOR>(b, blockIdx.y, gridDim.y, x, out, n);
     } else if (blockIdx.y == 0) {
-        const paged_mqa_schedule::Tokens<const int*> work{x.seq_lens, x.query_start_loc, n.schedule.queries};
+        const paged_mqa_schedule::Tokens<const int*> work{x.seq_lens, x.query_start_loc, n.schedule.num_queries};
         schedule<MANY>(x.seq_lens, work, out, n);
     }
 }
@@ -42,7 +42,7 @@ __device__ __forceinline__ void native_step(const Inputs& x, const Outputs& out,
 // one, many: whether a thread of the paged-MQA schedule has one request or several; more than THREADS requests are also
 // too many for the short paths of the tile schedule.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
-#define ARGUMENTS const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n
+#define ARGUMENTS const Inputs x, const Outputs out, const Sizes n
 
 KERNEL decode_step_flatten_one_kernel_vec4(ARGUMENTS) { flatten_step<4, false>(x, out, n); }
 KERNEL decode_step_flatten_many_kernel_vec4(ARGUMENTS) { flatten_step<4, true>(x, out, n); }

@@ -19,17 +19,17 @@ def draft_inputs_first_rows_kernel(
     query_start_loc,
     seq_lens,
     num_rejected,
-    target_ids,
-    target_pos,
+    target_input_ids,
+    target_positions,
     idx_mapping,
     num_sampled,
-    last,
-    next_prefill,
-    ids,
-    pos,
+    last_sampled_tokens,
+    next_prefill_tokens,
+    input_ids,
+    positions,
     lens,
     starts,
-    last_index,
+    last_token_indices,
     step,
     num_reqs,
     max_num_seqs,
@@ -43,7 +43,7 @@ def draft_inputs_first_rows_kernel(
         for first in range(num_reqs, max_num_seqs + 1, CHUNK):
             i = first + lanes
             tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < max_num_seqs)
-            tl.store(last_index + i, tl.zeros((CHUNK,), tl.int64), mask=i < max_num_seqs)
+            tl.store(last_token_indices + i, tl.zeros((CHUNK,), tl.int64), mask=i < max_num_seqs)
             tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + start, mask=i <= max_num_seqs)
     else:
         kept = tl.load(query_start_loc + b + 1) - start - tl.load(num_rejected + b)
@@ -51,15 +51,15 @@ def draft_inputs_first_rows_kernel(
         end = start + kept - 1
         for first in range(0, kept, CHUNK):
             j = first + lanes
-            shifted = tl.load(target_ids + start + j + 1, mask=j < kept - 1, other=0)
-            tl.store(ids + start + j, shifted, mask=j < kept - 1)
-            position = tl.load(target_pos + start + j, mask=j < kept, other=0)
-            tl.store(pos + start + j, position, mask=j < kept)
+            shifted = tl.load(target_input_ids + start + j + 1, mask=j < kept - 1, other=0)
+            tl.store(input_ids + start + j, shifted, mask=j < kept - 1)
+            position = tl.load(target_positions + start + j, mask=j < kept, other=0)
+            tl.store(positions + start + j, position, mask=j < kept)
         if tl.load(num_sampled + b) > 0:
-            tl.store(ids + end, tl.load(last + s).to(tl.int32))
+            tl.store(input_ids + end, tl.load(last_sampled_tokens + s).to(tl.int32))
         else:
-            tl.store(ids + end, tl.load(next_prefill + s))
-        tl.store(last_index + b, end.to(tl.int64))
+            tl.store(input_ids + end, tl.load(next_prefill_tokens + s))
+        tl.store(last_token_indices + b, end.to(tl.int64))
         tl.store(lens + b, tl.load(seq_lens + b))
         tl.store(starts + b, start)
 
@@ -68,13 +68,13 @@ def draft_inputs_first_rows_kernel(
 def draft_inputs_second_rows_kernel(
     seq_lens,
     num_rejected,
-    pos_before,
-    drafts,
-    ids,
-    pos,
+    positions_before,
+    draft_tokens,
+    input_ids,
+    positions,
     lens,
     starts,
-    src,
+    sample_src_positions,
     num_reqs,
     max_num_seqs,
     k,
@@ -89,10 +89,10 @@ def draft_inputs_second_rows_kernel(
             tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < max_num_seqs)
             tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + num_reqs, mask=i <= max_num_seqs)
     else:
-        p = tl.load(pos_before + b)
-        tl.store(ids + b, tl.load(drafts + b.to(tl.int64) * k).to(tl.int32))
-        tl.store(src + b, p + 2)
-        tl.store(pos + b, advanced(p, max_model_len - 1, ADVANCE))
+        p = tl.load(positions_before + b)
+        tl.store(input_ids + b, tl.load(draft_tokens + b.to(tl.int64) * k).to(tl.int32))
+        tl.store(sample_src_positions + b, p + 2)
+        tl.store(positions + b, advanced(p, max_model_len - 1, ADVANCE))
         tl.store(lens + b, advanced(tl.load(seq_lens + b) - tl.load(num_rejected + b), max_model_len, ADVANCE))
         tl.store(starts + b, b)
 
@@ -101,16 +101,16 @@ def draft_inputs_second_rows_kernel(
 def draft_inputs_later_rows_kernel(
     step,
     sampled,
-    pos_before,
-    src_before,
-    lens_before,
-    hidden_before,
-    ids,
-    pos,
+    positions_before,
+    sample_src_positions_before,
+    seq_lens_before,
+    hidden_states_before,
+    input_ids,
+    positions,
     lens,
-    src,
-    drafts,
-    hidden,
+    sample_src_positions,
+    draft_tokens,
+    hidden_states,
     k,
     max_model_len,
     hidden_size,
@@ -119,17 +119,17 @@ def draft_inputs_later_rows_kernel(
 ):
     b = tl.program_id(0)
     done, token = tl.load(step), tl.load(sampled + b)
-    tl.store(drafts + b.to(tl.int64) * k + done, token)
+    tl.store(draft_tokens + b.to(tl.int64) * k + done, token)
     if done < k - 1:
-        tl.store(ids + b, token.to(tl.int32))
-        tl.store(src + b, tl.load(src_before + b) + 1)
-        tl.store(pos + b, advanced(tl.load(pos_before + b), max_model_len - 1, ADVANCE))
-        tl.store(lens + b, advanced(tl.load(lens_before + b), max_model_len, ADVANCE))
+        tl.store(input_ids + b, token.to(tl.int32))
+        tl.store(sample_src_positions + b, tl.load(sample_src_positions_before + b) + 1)
+        tl.store(positions + b, advanced(tl.load(positions_before + b), max_model_len - 1, ADVANCE))
+        tl.store(lens + b, advanced(tl.load(seq_lens_before + b), max_model_len, ADVANCE))
         row = b.to(tl.int64) * hidden_size
         for first in range(0, hidden_size, CHUNK):
             h = first + tl.arange(0, CHUNK)
-            values = tl.load(hidden_before + row + h, mask=h < hidden_size)
-            tl.store(hidden + row + h, values, mask=h < hidden_size)
+            values = tl.load(hidden_states_before + row + h, mask=h < hidden_size)
+            tl.store(hidden_states + row + h, values, mask=h < hidden_size)
 
 
 @variant("draft_inputs")
@@ -144,18 +144,18 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
                 x.query_start_loc,
                 x.seq_lens,
                 x.num_rejected,
-                x.target_ids,
-                x.target_pos,
+                x.target_input_ids,
+                x.target_positions,
                 x.idx_mapping,
                 x.num_sampled,
-                x.last,
-                x.next_prefill,
-                out.ids,
-                out.pos,
-                out.lens,
-                out.starts,
-                out.last_index,
-                out.step,
+                x.last_sampled_tokens,
+                x.next_prefill_tokens,
+                out.input_ids,
+                out.positions,
+                out.seq_lens,
+                out.query_start_loc,
+                out.last_token_indices,
+                out.current_draft_step,
                 rows,
                 capacity,
                 CHUNK=CHUNK,
@@ -167,13 +167,13 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             draft_inputs_second_rows_kernel[(rows + 1,)](
                 x.seq_lens,
                 x.num_rejected,
-                x.pos_before,
-                x.drafts,
-                out.ids,
-                out.pos,
-                out.lens,
-                out.starts,
-                out.src,
+                x.positions_before,
+                x.draft_tokens,
+                out.input_ids,
+                out.positions,
+                out.seq_lens,
+                out.query_start_loc,
+                out.sample_src_positions,
                 rows,
                 capacity,
                 k,
@@ -186,18 +186,18 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
         def launch() -> None:
             draft_inputs_later_rows_kernel[(rows,)](
-                x.step,
+                x.current_draft_step,
                 x.sampled,
-                x.pos_before,
-                x.src_before,
-                x.lens_before,
-                x.hidden_before,
-                out.ids,
-                out.pos,
-                out.lens,
-                out.src,
-                out.drafts,
-                out.hidden,
+                x.positions_before,
+                x.sample_src_positions_before,
+                x.seq_lens_before,
+                x.hidden_states_before,
+                out.input_ids,
+                out.positions,
+                out.seq_lens,
+                out.sample_src_positions,
+                out.draft_tokens,
+                out.hidden_states,
                 k,
                 most,
                 point.hidden_size,

@@ -27,7 +27,9 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         return launcher(SOURCE, "draft_inputs_first_kernel", grid, THREADS, *arguments)
     if point.draft_pass == "second":
         return launcher(SOURCE, "draft_inputs_second_kernel", cdiv(capacity + 1, THREADS), THREADS, *arguments, advance)
-    aligned = point.hidden_size % 8 == 0 and x.hidden_before.data_ptr() % 16 == out.hidden.data_ptr() % 16 == 0
+    aligned = (
+        point.hidden_size % 8 == 0 and x.hidden_states_before.data_ptr() % 16 == out.hidden_states.data_ptr() % 16 == 0
+    )
     vector = 8 if aligned else 1
     grid = (rows, min(cdiv(point.hidden_size, THREADS * vector), 8))
     return launcher(SOURCE, f"draft_inputs_later_kernel_vec{vector}", grid, THREADS, *arguments, advance)

@@ -4,17 +4,15 @@
 // Second pass: a thread per entry of the R + 1 boundaries. Later passes: a block per row and strip of its hidden
 // values.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192, first, second and later pass (record step).
-// Predicted: 1.22, 1.07 and 1.80, the copy bound:
+// Versions on an H200, slowest first:
 //
-//   as vLLM 0.33: a program per row, one for the tails       1 launch           2.01   1.50   3.31
-//   rows share blocks, all threads share the tails           1 launch           1.94   1.20   2.34
-//   tails after the row, whose chain of loads is longer      1 launch           1.82
-//   loads before branches, a turn per strip                  1 launch           1.59   1.14   2.30
-//                                                            Triton             1.46   1.09   2.29
+//   as vLLM 0.33: a program per row, one for the tails
+//   rows share blocks, all threads share the tails
+//   tails after the row, whose chain of loads is longer
+//   loads before branches, a turn per strip
 //
-// With prefill chunks of 1024 tokens beside decodes 1.71, Triton 1.62 (four turns of 16 tokens: 2.90), the engine's
-// kernel 2.32. In the first pass two loads in sequence, the row's counts and its tokens; later passes copy hidden rows.
+// With prefill chunks beside decodes, four turns of 16 tokens are much slower in Triton. In the first pass two loads in
+// sequence, the row's counts and its tokens; later passes copy hidden rows.
 
 #include "draft_inputs.cuh"
 
@@ -23,7 +21,7 @@ constexpr int THREADS = 128;
 using namespace draft_inputs;
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const Inputs x, const Outputs out, const Sizes n) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
     const int last_end = load(x.query_start_loc + n.num_reqs);
     if (b < n.num_reqs) {
@@ -32,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
         const int length = load(x.seq_lens + b);
         const long long s = load(x.idx_mapping + b);
         const Shifted first = load_shifted(start, blockIdx.y * 32 + lane, kept, x);
-        const int newest = (int)load(x.last + s), prompt_token = load(x.next_prefill + s);
+        const int newest = (int)load(x.last_sampled_tokens + s), prompt_token = load(x.next_prefill_tokens + s);
         const int token = sampled > 0 ? newest : prompt_token;
         shift_row(b, lane, blockIdx.y, gridDim.y, start, kept, token, length, first, x, out);
     }
@@ -41,22 +39,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_second_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const Inputs x, const Outputs out, const Sizes n,
     int advance) {
     const int b = blockIdx.x * THREADS + threadIdx.x;
     if (b > n.max_num_seqs) return;
-    out.starts[b] = min(b, n.num_reqs);
+    out.query_start_loc[b] = min(b, n.num_reqs);
     if (b == n.max_num_seqs) return;
     if (b >= n.num_reqs) {
-        out.lens[b] = 0;
+        out.seq_lens[b] = 0;
         return;
     }
-    const long long p = __ldg(x.pos_before + b);
+    const long long p = __ldg(x.positions_before + b);
     const int length = __ldg(x.seq_lens + b) - __ldg(x.num_rejected + b);
-    out.ids[b] = (int)__ldg(x.drafts + (long long)b * n.k);
-    out.src[b] = p + 2;
-    out.pos[b] = advance ? min(p + 1, (long long)n.max_model_len - 1) : p;
-    out.lens[b] = advance ? min(length, n.max_model_len - 1) + 1 : length;
+    out.input_ids[b] = (int)__ldg(x.draft_tokens + (long long)b * n.k);
+    out.sample_src_positions[b] = p + 2;
+    out.positions[b] = advance ? min(p + 1, (long long)n.max_model_len - 1) : p;
+    out.seq_lens[b] = advance ? min(length, n.max_model_len - 1) + 1 : length;
 }
 
 template <int VECTOR>
@@ -74,31 +72,32 @@ template <int VECTOR>
 __device__ __forceinline__ void later(const Inputs& x, const Outputs& out, const Sizes& n, int advance) {
     using Values = typename Vector<VECTOR>::type;
     const int b = blockIdx.x, strip = blockIdx.y;
-    const long long done = __ldg(x.step);
+    const long long done = __ldg(x.current_draft_step);
     if (strip == 0 && threadIdx.x == 0) {
         const long long token = __ldg(x.sampled + b);
-        out.drafts[(long long)b * n.k + done] = token;
+        out.draft_tokens[(long long)b * n.k + done] = token;
         if (done < n.k - 1) {
-            out.ids[b] = (int)token;
-            out.src[b] = x.src_before[b] + 1;
-            out.pos[b] = advance ? min(x.pos_before[b] + 1, (long long)n.max_model_len - 1) : x.pos_before[b];
-            out.lens[b] = advance ? min(x.lens_before[b], n.max_model_len - 1) + 1 : x.lens_before[b];
+            out.input_ids[b] = (int)token;
+            out.sample_src_positions[b] = x.sample_src_positions_before[b] + 1;
+            out.positions[b] =
+                advance ? min(x.positions_before[b] + 1, (long long)n.max_model_len - 1) : x.positions_before[b];
+            out.seq_lens[b] = advance ? min(x.seq_lens_before[b], n.max_model_len - 1) + 1 : x.seq_lens_before[b];
         }
     }
     if (done >= n.k - 1) return;
-    const Values* from = reinterpret_cast<const Values*>(x.hidden_before + (long long)b * n.hidden_size);
-    Values* to = reinterpret_cast<Values*>(out.hidden + (long long)b * n.hidden_size);
+    const Values* from = reinterpret_cast<const Values*>(x.hidden_states_before + (long long)b * n.hidden_size);
+    Values* to = reinterpret_cast<Values*>(out.hidden_states + (long long)b * n.hidden_size);
     for (int h = strip * THREADS + threadIdx.x; h < n.hidden_size / VECTOR; h += gridDim.y * THREADS)
         to[h] = __ldg(from + h);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_later_kernel_vec8(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const Inputs x, const Outputs out, const Sizes n,
     int advance) {
     later<8>(x, out, n, advance);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_later_kernel_vec1(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const Inputs x, const Outputs out, const Sizes n,
     int advance) {
     later<1>(x, out, n, advance);
 }

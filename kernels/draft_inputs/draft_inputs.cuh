@@ -10,32 +10,32 @@ struct Inputs {
     const int* query_start_loc;
     const int* seq_lens;
     const int* num_rejected;
-    const long long* step;
-    const int* target_ids;
-    const long long* target_pos;
+    const long long* current_draft_step;
+    const int* target_input_ids;
+    const long long* target_positions;
     const long long* idx_mapping;
     const int* num_sampled;
-    const long long* last;
-    const int* next_prefill;
-    const long long* drafts;
+    const long long* last_sampled_tokens;
+    const int* next_prefill_tokens;
+    const long long* draft_tokens;
     const long long* sampled;
-    const long long* pos_before;
-    const long long* src_before;
-    const int* lens_before;
-    const short* hidden_before;
+    const long long* positions_before;
+    const long long* sample_src_positions_before;
+    const int* seq_lens_before;
+    const short* hidden_states_before;
     int num_tokens;
 };
 
 struct Outputs {
-    int* ids;
-    long long* pos;
-    int* lens;
-    int* starts;
-    long long* last_index;
-    long long* step;
-    long long* src;
-    long long* drafts;
-    short* hidden;
+    int* input_ids;
+    long long* positions;
+    int* seq_lens;
+    int* query_start_loc;
+    long long* last_token_indices;
+    long long* current_draft_step;
+    long long* sample_src_positions;
+    long long* draft_tokens;
+    short* hidden_states;
 };
 
 struct Sizes {
@@ -51,9 +51,9 @@ struct Arguments {
 // Behind the last row, which ends with token `end`. thread: index in all threads of the launch.
 __device__ __forceinline__ void clear_tails(int thread, int end, const Outputs& out, const Sizes& n) {
     const int past = n.num_reqs + thread;
-    if (past < n.max_num_seqs) out.lens[past] = 0, out.last_index[past] = 0;
-    if (past <= n.max_num_seqs) out.starts[past] = end;
-    if (thread == 0) *out.step = 0;
+    if (past < n.max_num_seqs) out.seq_lens[past] = 0, out.last_token_indices[past] = 0;
+    if (past <= n.max_num_seqs) out.query_start_loc[past] = end;
+    if (thread == 0) *out.current_draft_step = 0;
 }
 
 // What the first pass stores for token j of a row: its position, and the id of the token behind it.
@@ -64,8 +64,8 @@ struct Shifted {
 
 __device__ __forceinline__ Shifted load_shifted(int start, int j, int tokens, const Inputs& x) {
     Shifted shifted{};
-    if (j < tokens) shifted.position = load(x.target_pos + start + j);
-    if (j < tokens - 1) shifted.id = load(x.target_ids + start + j + 1);
+    if (j < tokens) shifted.position = load(x.target_positions + start + j);
+    if (j < tokens - 1) shifted.id = load(x.target_input_ids + start + j + 1);
     return shifted;
 }
 
@@ -79,14 +79,14 @@ __device__ __forceinline__ void shift_row(
 #pragma unroll 1
     for (int j = strip * 32 + lane; j < kept; j += strips * 32) {
         if (j >= (strip + 1) * 32) now = load_shifted(start, j, kept, x);
-        if (j < kept - 1) out.ids[start + j] = now.id;
-        out.pos[start + j] = now.position;
+        if (j < kept - 1) out.input_ids[start + j] = now.id;
+        out.positions[start + j] = now.position;
     }
     if (strip == 0 && lane == 0) {
-        out.ids[start + kept - 1] = token;
-        out.last_index[b] = start + kept - 1;
-        out.lens[b] = length;
-        out.starts[b] = start;
+        out.input_ids[start + kept - 1] = token;
+        out.last_token_indices[b] = start + kept - 1;
+        out.seq_lens[b] = length;
+        out.query_start_loc[b] = start;
     }
 }
 

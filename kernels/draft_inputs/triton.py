@@ -1,6 +1,6 @@
 """draft_inputs in Triton: one launch per pass, several rows per program, tails shared by all programs.
 
-draft_inputs.cu has the versions with their times.
+draft_inputs.cu has the versions that were tried.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 def clear_tails(program, end, out, n, TAIL: tl.constexpr):
     """TAIL entries behind the last row, which ends with token ``end``."""
     past = n.num_reqs + program * TAIL + tl.arange(0, TAIL)
-    tl.store(out.lens + past, tl.zeros((TAIL,), tl.int32), mask=past < n.max_num_seqs)
-    tl.store(out.last_index + past, tl.zeros((TAIL,), tl.int64), mask=past < n.max_num_seqs)
-    tl.store(out.starts + past, tl.zeros((TAIL,), tl.int32) + end, mask=past <= n.max_num_seqs)
+    tl.store(out.seq_lens + past, tl.zeros((TAIL,), tl.int32), mask=past < n.max_num_seqs)
+    tl.store(out.last_token_indices + past, tl.zeros((TAIL,), tl.int64), mask=past < n.max_num_seqs)
+    tl.store(out.query_start_loc + past, tl.zeros((TAIL,), tl.int32) + end, mask=past <= n.max_num_seqs)
     if program == 0:
-        tl.store(out.step, 0)
+        tl.store(out.current_draft_step, 0)
 
 
 @triton.jit
@@ -56,15 +56,15 @@ def load_shifted(chunk, start, tokens, x, LANES: tl.constexpr):
     """
     j = chunk * LANES + tl.arange(0, LANES)[None, :]
     t = start[:, None] + j
-    shifted = tl.load(x.target_ids + t + 1, mask=j < tokens[:, None] - 1, other=0)
-    return shifted, tl.load(x.target_pos + t, mask=j < tokens[:, None], other=0)
+    shifted = tl.load(x.target_input_ids + t + 1, mask=j < tokens[:, None] - 1, other=0)
+    return shifted, tl.load(x.target_positions + t, mask=j < tokens[:, None], other=0)
 
 
 @triton.jit
 def _store_shifted(chunk, start, kept, shifted, position, out, LANES: tl.constexpr):
     j = chunk * LANES + tl.arange(0, LANES)[None, :]
-    tl.store(out.ids + start[:, None] + j, shifted, mask=j < kept[:, None] - 1)
-    tl.store(out.pos + start[:, None] + j, position, mask=j < kept[:, None])
+    tl.store(out.input_ids + start[:, None] + j, shifted, mask=j < kept[:, None] - 1)
+    tl.store(out.positions + start[:, None] + j, position, mask=j < kept[:, None])
 
 
 @triton.jit
@@ -77,10 +77,10 @@ def shift_rows(b, strip, strips, start, kept, token, length, shifted, position, 
     """
     end = start + kept - 1
     once = tl.where(strip == 0, kept, 0) > 0  # a row keeps a token at least
-    tl.store(out.ids + end, token, mask=once)
-    tl.store(out.lens + b, length, mask=once)
-    tl.store(out.last_index + b, end.to(tl.int64), mask=once)
-    tl.store(out.starts + b, start, mask=once)
+    tl.store(out.input_ids + end, token, mask=once)
+    tl.store(out.seq_lens + b, length, mask=once)
+    tl.store(out.last_token_indices + b, end.to(tl.int64), mask=once)
+    tl.store(out.query_start_loc + b, start, mask=once)
     _store_shifted(strip, start, kept, shifted, position, out, LANES)
     for chunk in range(strip + strips, tl.cdiv(tl.max(kept, 0), LANES), strips):
         shifted, position = load_shifted(chunk, start, kept, x, LANES)
@@ -97,8 +97,8 @@ def draft_inputs_first_kernel(x, out, n, ROWS: tl.constexpr, LANES: tl.constexpr
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     kept = query - tl.load(x.num_rejected + b, mask=inside, other=0)
     s = tl.load(x.idx_mapping + b, mask=inside, other=0)
-    newest = tl.load(x.last + s, mask=inside, other=0).to(tl.int32)
-    prompt = tl.load(x.next_prefill + s, mask=inside, other=0)
+    newest = tl.load(x.last_sampled_tokens + s, mask=inside, other=0).to(tl.int32)
+    prompt = tl.load(x.next_prefill_tokens + s, mask=inside, other=0)
     token = tl.where(tl.load(x.num_sampled + b, mask=inside, other=0) > 0, newest, prompt)
     length = tl.load(x.seq_lens + b, mask=inside, other=0)
     shifted, position = load_shifted(strip, start, kept, x, LANES)
@@ -120,31 +120,35 @@ def advanced(value, most, ADVANCE: tl.constexpr):
 def draft_inputs_second_kernel(x, out, n, ADVANCE: tl.constexpr, ENTRIES: tl.constexpr):
     b = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     inside = b < n.num_reqs
-    p = tl.load(x.pos_before + b, mask=inside, other=0)
+    p = tl.load(x.positions_before + b, mask=inside, other=0)
     length = tl.load(x.seq_lens + b, mask=inside, other=0) - tl.load(x.num_rejected + b, mask=inside, other=0)
-    tl.store(out.ids + b, tl.load(x.drafts + b.to(tl.int64) * n.k, mask=inside, other=0).to(tl.int32), mask=inside)
-    tl.store(out.src + b, p + 2, mask=inside)
-    tl.store(out.pos + b, advanced(p, n.max_model_len - 1, ADVANCE), mask=inside)
-    tl.store(out.lens + b, tl.where(inside, advanced(length, n.max_model_len, ADVANCE), 0), mask=b < n.max_num_seqs)
-    tl.store(out.starts + b, tl.minimum(b, n.num_reqs), mask=b <= n.max_num_seqs)
+    tl.store(
+        out.input_ids + b,
+        tl.load(x.draft_tokens + b.to(tl.int64) * n.k, mask=inside, other=0).to(tl.int32),
+        mask=inside,
+    )
+    tl.store(out.sample_src_positions + b, p + 2, mask=inside)
+    tl.store(out.positions + b, advanced(p, n.max_model_len - 1, ADVANCE), mask=inside)
+    tl.store(out.seq_lens + b, tl.where(inside, advanced(length, n.max_model_len, ADVANCE), 0), mask=b < n.max_num_seqs)
+    tl.store(out.query_start_loc + b, tl.minimum(b, n.num_reqs), mask=b <= n.max_num_seqs)
 
 
 @triton.jit
 def draft_inputs_later_kernel(x, out, n, ADVANCE: tl.constexpr, HIDDEN: tl.constexpr):
     b, strip = tl.program_id(0), tl.program_id(1)
-    done = tl.load(x.step)
+    done = tl.load(x.current_draft_step)
     if strip == 0:
         token = tl.load(x.sampled + b)
-        tl.store(out.drafts + b.to(tl.int64) * n.k + done, token)
+        tl.store(out.draft_tokens + b.to(tl.int64) * n.k + done, token)
         if done < n.k - 1:
-            tl.store(out.ids + b, token.to(tl.int32))
-            tl.store(out.src + b, tl.load(x.src_before + b) + 1)
-            tl.store(out.pos + b, advanced(tl.load(x.pos_before + b), n.max_model_len - 1, ADVANCE))
-            tl.store(out.lens + b, advanced(tl.load(x.lens_before + b), n.max_model_len, ADVANCE))
+            tl.store(out.input_ids + b, token.to(tl.int32))
+            tl.store(out.sample_src_positions + b, tl.load(x.sample_src_positions_before + b) + 1)
+            tl.store(out.positions + b, advanced(tl.load(x.positions_before + b), n.max_model_len - 1, ADVANCE))
+            tl.store(out.seq_lens + b, advanced(tl.load(x.seq_lens_before + b), n.max_model_len, ADVANCE))
     if done < n.k - 1:
         h = strip * HIDDEN + tl.arange(0, HIDDEN)
         row, inside = b.to(tl.int64) * n.hidden_size, h < n.hidden_size
-        tl.store(out.hidden + row + h, tl.load(x.hidden_before + row + h, mask=inside), mask=inside)
+        tl.store(out.hidden_states + row + h, tl.load(x.hidden_states_before + row + h, mask=inside), mask=inside)
 
 
 @variant("draft_inputs")

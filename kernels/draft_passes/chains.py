@@ -23,9 +23,9 @@ CHUNK = 1024
 def draft_passes_second_kernel(
     seq_lens,
     num_rejected,
-    pos,
+    positions,
     lens,
-    src,
+    sample_src_positions,
     starts,
     num_reqs,
     max_num_seqs,
@@ -41,20 +41,20 @@ def draft_passes_second_kernel(
             tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + num_reqs, mask=i <= max_num_seqs)
     else:
         length = tl.load(seq_lens + b) - tl.load(num_rejected + b)
-        tl.store(src + b, length.to(tl.int64) + 1)
-        tl.store(pos + b, advanced(length - 1, max_model_len - 1, ADVANCE).to(tl.int64))
+        tl.store(sample_src_positions + b, length.to(tl.int64) + 1)
+        tl.store(positions + b, advanced(length - 1, max_model_len - 1, ADVANCE).to(tl.int64))
         tl.store(lens + b, advanced(length, max_model_len, ADVANCE))
         tl.store(starts + b, b)
 
 
 @triton.jit(do_not_specialize=["num_reqs", "max_num_seqs", "max_model_len"])
 def draft_passes_next_kernel(
-    pos_before,
-    lens_before,
-    src_before,
-    pos,
+    positions_before,
+    seq_lens_before,
+    sample_src_positions_before,
+    positions,
     lens,
-    src,
+    sample_src_positions,
     num_reqs,
     max_num_seqs,
     max_model_len,
@@ -67,9 +67,9 @@ def draft_passes_next_kernel(
             i = first + tl.arange(0, CHUNK)
             tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < max_num_seqs)
     else:
-        tl.store(src + b, tl.load(src_before + b) + 1)
-        tl.store(pos + b, advanced(tl.load(pos_before + b), max_model_len - 1, ADVANCE))
-        tl.store(lens + b, advanced(tl.load(lens_before + b), max_model_len, ADVANCE))
+        tl.store(sample_src_positions + b, tl.load(sample_src_positions_before + b) + 1)
+        tl.store(positions + b, advanced(tl.load(positions_before + b), max_model_len - 1, ADVANCE))
+        tl.store(lens + b, advanced(tl.load(seq_lens_before + b), max_model_len, ADVANCE))
 
 
 @variant("draft_passes")
@@ -93,10 +93,10 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
                 draft_passes_second_kernel[grid](
                     x.seq_lens,
                     x.num_rejected,
-                    out.pos[0],
-                    out.lens[0],
-                    out.src[0],
-                    out.starts,
+                    out.positions[0],
+                    out.seq_lens[0],
+                    out.sample_src_positions[0],
+                    out.query_start_loc,
                     real,
                     capacity,
                     most,
@@ -105,12 +105,12 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
                 )
             else:
                 draft_passes_next_kernel[grid](
-                    out.pos[i - 1],
-                    out.lens[i - 1],
-                    out.src[i - 1],
-                    out.pos[i],
-                    out.lens[i],
-                    out.src[i],
+                    out.positions[i - 1],
+                    out.seq_lens[i - 1],
+                    out.sample_src_positions[i - 1],
+                    out.positions[i],
+                    out.seq_lens[i],
+                    out.sample_src_positions[i],
                     real,
                     capacity,
                     most,

@@ -3,15 +3,12 @@
 // blockIdx.y: pass. blockIdx.z: group. blockIdx.x < num_schedulers: THREADS rows of the indexer's schedule; from there
 // on a thread per row, up to the R + 1 boundaries. Block: THREADS. enabled: bool.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192, k = 3 (record whole_step; second column with a sparse
-// indexer, third four groups). Predicted: 1.17, 1.21 and 1.22, the copy bound:
+// Versions on an H200, slowest first:
 //
-//   as vLLM 0.33: two or four kernels per pass               4, 8, 4 launches   7.42   12.5   7.95
-//   all passes from the closed form: CUDA                    1 launch           1.89   1.94   2.99
-//                                    Triton                  1 launch           2.12   2.36   3.08
-//   groups side by side, loads before branches: CUDA         1 launch           1.67   1.75   1.70
-//                                               Triton       1 launch           1.61   2.36   1.65
-//   loads in order: CUDA                                     1 launch           1.57   1.64   1.59
+//   as vLLM 0.33: two kernels per pass, four with a sparse indexer
+//   all passes from the closed form, in one launch
+//   groups side by side, loads before branches (in Triton no gain with an indexer)
+//   loads in order (CUDA)
 //
 // Two loads in sequence, slot and length, then the table entry.
 
@@ -37,11 +34,11 @@ struct Inputs {
 
 // schedule: null without an indexer.
 struct Outputs {
-    long long* pos;
-    int* lens;
-    long long* src;
+    long long* positions;
+    int* seq_lens;
+    long long* sample_src_positions;
     long long* slot_mappings;
-    int* starts;
+    int* query_start_loc;
     int* schedule;
 };
 
@@ -69,7 +66,7 @@ struct InPass {
 
 __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const Outputs& out, const Sizes& n) {
     const int i = blockIdx.y, g = blockIdx.z, b = block * THREADS + threadIdx.x;
-    if (i == 0 && g == 0 && b <= n.max_num_seqs) out.starts[b] = min(b, n.num_reqs);
+    if (i == 0 && g == 0 && b <= n.max_num_seqs) out.query_start_loc[b] = min(b, n.num_reqs);
     if (b >= n.max_num_seqs) return;
     const long long of_pass = (long long)i * n.max_num_seqs + b;
     const bool live = b < n.num_reqs;
@@ -87,20 +84,20 @@ __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const O
     }
     out.slot_mappings[((long long)i * gridDim.z + g) * n.max_num_seqs + b] = slot;
     if (g > 0) return;
-    out.lens[of_pass] = length;
+    out.seq_lens[of_pass] = length;
     if (live) {
-        out.src[of_pass] = (long long)kept + i + 1;
-        out.pos[of_pass] = length - 1;
+        out.sample_src_positions[of_pass] = (long long)kept + i + 1;
+        out.positions[of_pass] = length - 1;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const Inputs x, const Outputs out, const Sizes n) {
     rows_of_pass(blockIdx.x, x, out, n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_indexer_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const Inputs x, const Outputs out, const Sizes n) {
     const int block = (int)blockIdx.x - n.num_schedulers, rows = n.schedule.batch_size;
     if (block >= 0) {
         rows_of_pass(block, x, out, n);

@@ -7,7 +7,7 @@ stays in the drafter's graph is one launch per pass, for its token and hidden ro
 Programs specialise: the schedules of the indexer come first, one set per pass, over lengths that each program gathers
 into scratch memory of its own; then rows of a pass in a group.
 
-draft_passes.cu has the versions with their times.
+draft_passes.cu has the versions that were tried.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ def draft_passes_kernel(x, out, n, scratch, ENTRIES: tl.constexpr, GATHERED: tl.
         of_group = (i * tl.num_programs(2) + g).to(tl.int64) * n.max_num_seqs
         tl.store(out.slot_mappings + of_group + row, slot, mask=in_range)
         if g == 0:
-            tl.store(out.src + begin + row, kept.to(tl.int64) + i + 1, mask=inside)
-            tl.store(out.pos + begin + row, position.to(tl.int64), mask=inside)
-            tl.store(out.lens + begin + row, tl.where(inside, length, 0), mask=in_range)
+            tl.store(out.sample_src_positions + begin + row, kept.to(tl.int64) + i + 1, mask=inside)
+            tl.store(out.positions + begin + row, position.to(tl.int64), mask=inside)
+            tl.store(out.seq_lens + begin + row, tl.where(inside, length, 0), mask=in_range)
             if i == 0:
-                tl.store(out.starts + row, tl.minimum(row, n.num_reqs), mask=row <= n.max_num_seqs)
+                tl.store(out.query_start_loc + row, tl.minimum(row, n.num_reqs), mask=row <= n.max_num_seqs)
 
 
 @variant("draft_passes")
@@ -105,7 +105,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     num_schedulers, schedule, scratch = 0, None, None
     if with_indexer(point):
         num_schedulers, schedule = paged_mqa_schedule.tiling(rows, point.num_sms)
-        scratch = torch.empty(count * num_schedulers * rows, dtype=torch.int32, device=out.pos.device)
+        scratch = torch.empty(count * num_schedulers * rows, dtype=torch.int32, device=out.positions.device)
     grid = (num_schedulers + cdiv(point.max_num_seqs + 1, ENTRIES), count, point.num_groups)
     shapes = {"ENTRIES": ENTRIES, "GATHERED": GATHERED, "SCHEDULE": schedule, "num_warps": 4}
     arguments = bundle(x), bundle(out), sizes(point, num_schedulers), scratch

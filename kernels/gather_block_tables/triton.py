@@ -1,6 +1,6 @@
 """gather_block_tables in Triton: a program per row, strip of 256 columns and group; idle strips end at once.
 
-gather_block_tables.cu has the versions with their times.
+gather_block_tables.cu has the versions that were tried.
 """
 
 from __future__ import annotations

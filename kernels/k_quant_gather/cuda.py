@@ -22,6 +22,10 @@ WARP_BYTES = 4096
 MOST_WARPS, TARGET_BLOCKS = 4, 264
 
 
+#: Fields of Inputs that the kernel takes.
+INPUTS = ("kv_cache", "block_table", "cu_seq_lens")
+
+
 class CudaSizes(NamedTuple):
     """k_quant_gather::Sizes. block_shift, unit_shift: logarithms of the tokens of a block and of a unit."""
 
@@ -59,4 +63,4 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         scale_bytes=out.scale.shape[1],
     )
     kernel = "k_quant_gather_kernel_vec16" if aligned else "k_quant_gather_kernel_vec1"
-    return launcher(SOURCE, kernel, cdiv(units, warps), WARP * warps, bundle(x), bundle(out), n)
+    return launcher(SOURCE, kernel, cdiv(units, warps), WARP * warps, bundle(x, *INPUTS), bundle(out), n)

@@ -29,8 +29,6 @@ struct Inputs {
     const unsigned char* kv_cache;
     const int* block_table;
     const int* cu_seq_lens;
-    const int* seq_lens;
-    int num_tokens;
 };
 
 struct Outputs {
@@ -111,10 +109,10 @@ __device__ __forceinline__ void gather(const Inputs& x, const Outputs& out, cons
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) k_quant_gather_kernel_vec16(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const Inputs x, const Outputs out, const Sizes n) {
     gather<uint4, unsigned>(x, out, n);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) k_quant_gather_kernel_vec1(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const Inputs x, const Outputs out, const Sizes n) {
     gather<unsigned char, unsigned char>(x, out, n);
 }

@@ -22,10 +22,10 @@ BLOCK = 256
 def columns_kernel(
     idx_mapping,
     num_computed_tokens,
-    columns_before,
-    accepted_before,
+    state_columns_before,
+    num_accepted_tokens_before,
     query_start_loc,
-    accepted,
+    num_accepted_tokens,
     columns,
     source_columns,
     source_offsets,
@@ -38,13 +38,13 @@ def columns_kernel(
     live = s >= 0
     start = tl.load(query_start_loc + b, mask=live, other=0)
     query = tl.load(query_start_loc + b + 1, mask=live, other=0) - start
-    old = tl.load(columns_before + s, mask=live, other=-1)
-    count = tl.load(accepted_before + s, mask=live, other=1)
+    old = tl.load(state_columns_before + s, mask=live, other=-1)
+    count = tl.load(num_accepted_tokens_before + s, mask=live, other=1)
     new = column_of(tl.load(num_computed_tokens + s, mask=live, other=0), query, block_size)
     tl.store(source_columns + s, old, mask=live)
     tl.store(source_offsets + s, tl.maximum(count - 1, 0), mask=live)
     tl.store(columns + s, new, mask=live)
-    tl.store(accepted + s, tl.where((old >= 0) & (old != new), 1, count), mask=live)
+    tl.store(num_accepted_tokens + s, tl.where((old >= 0) & (old != new), 1, count), mask=live)
 
 
 @triton.jit(do_not_specialize=["num_reqs_padded"])
@@ -59,10 +59,10 @@ def moves_kernel(idx_mapping, columns, source_columns, source_offsets, moves, nu
 
 
 @triton.jit(do_not_specialize=["num_reqs_padded"])
-def gather_counts_kernel(idx_mapping, accepted, batch_accepted, num_reqs_padded, BLOCK: tl.constexpr):
+def gather_counts_kernel(idx_mapping, num_accepted_tokens, batch_accepted, num_reqs_padded, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
-    tl.store(batch_accepted + b, tl.load(accepted + s, mask=s >= 0, other=1), mask=b < num_reqs_padded)
+    tl.store(batch_accepted + b, tl.load(num_accepted_tokens + s, mask=s >= 0, other=1), mask=b < num_reqs_padded)
 
 
 @triton.jit(do_not_specialize=["group_stride", "max_num_seqs", "width", "slots_per_row", "block_size"])
@@ -96,9 +96,9 @@ def mask_kernel(idx_mapping, mask, num_reqs_padded, BLOCK: tl.constexpr):
 def freeze_kernel(
     idx_mapping,
     num_computed_tokens,
-    columns_before,
+    state_columns_before,
     snapshot,
-    accepted,
+    num_accepted_tokens,
     moves,
     num_reqs_padded,
     block_size,
@@ -107,10 +107,10 @@ def freeze_kernel(
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
     live = s >= 0
-    column = tl.load(columns_before + s, mask=live, other=0)
+    column = tl.load(state_columns_before + s, mask=live, other=0)
     count = tl.load(snapshot + s, mask=live, other=1)
     frozen, to, shift = freeze(tl.load(num_computed_tokens + s, mask=live, other=0), column, count, block_size)
-    tl.store(accepted + s, tl.where(frozen & (to == column), 1, count), mask=live)
+    tl.store(num_accepted_tokens + s, tl.where(frozen & (to == column), 1, count), mask=live)
     store_move(moves, b, column, to, shift, live & frozen & ((to != column) | (shift > 0)), b < num_reqs_padded)
 
 
@@ -120,16 +120,16 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows, size = len(x.idx_mapping), point.mamba_block_size
     grid = (cdiv(rows, BLOCK),)
     if point.phase == "after_sampling":
-        snapshot = torch.empty_like(x.accepted_before)
+        snapshot = torch.empty_like(x.num_accepted_tokens_before)
 
         def launch() -> None:
-            snapshot.copy_(x.accepted_before)
+            snapshot.copy_(x.num_accepted_tokens_before)
             freeze_kernel[grid](
                 x.idx_mapping,
                 x.num_computed_tokens,
-                x.columns_before,
+                x.state_columns_before,
                 snapshot,
-                out.accepted,
+                out.num_accepted_tokens,
                 out.moves,
                 rows,
                 size,
@@ -144,11 +144,11 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         columns_kernel[grid](
             x.idx_mapping,
             x.num_computed_tokens,
-            x.columns_before,
-            x.accepted_before,
+            x.state_columns_before,
+            x.num_accepted_tokens_before,
             x.query_start_loc,
-            out.accepted,
-            out.columns,
+            out.num_accepted_tokens,
+            out.state_columns,
             out.source_columns,
             out.source_offsets,
             rows,
@@ -156,9 +156,9 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             BLOCK=BLOCK,
         )
         moves_kernel[grid](
-            x.idx_mapping, out.columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK
+            x.idx_mapping, out.state_columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK
         )
-        gather_counts_kernel[grid](x.idx_mapping, out.accepted, out.batch_accepted, rows, BLOCK=BLOCK)
+        gather_counts_kernel[grid](x.idx_mapping, out.num_accepted_tokens, out.batch_accepted, rows, BLOCK=BLOCK)
         state_slots_kernel[(rows, point.num_groups)](
             x.seq_lens,
             x.batch_tables,

@@ -12,8 +12,8 @@ constexpr int LANES = 8;
 struct Inputs {
     const long long* idx_mapping;
     const int* num_computed_tokens;
-    const int* columns_before;
-    const int* accepted_before;
+    const int* state_columns_before;
+    const int* num_accepted_tokens_before;
     const int* query_start_loc;
     const int* seq_lens;
     const int* slot_tables;
@@ -21,9 +21,9 @@ struct Inputs {
 };
 
 struct Outputs {
-    int* accepted;
+    int* num_accepted_tokens;
     int* moves;
-    int* columns;
+    int* state_columns;
     int* source_columns;
     int* source_offsets;
     int* batch_accepted;
@@ -55,8 +55,8 @@ __device__ __forceinline__ void before_forward(int thread, const Inputs& x, cons
     if (b >= n.num_reqs_padded) return;
     const long long s = load(x.idx_mapping + b), slot = max(s, 0ll);
     const int start = load(x.query_start_loc + b), end = load(x.query_start_loc + b + 1);
-    const int computed = load(x.num_computed_tokens + slot), column = load(x.columns_before + slot);
-    const int before = load(x.accepted_before + slot);
+    const int computed = load(x.num_computed_tokens + slot), column = load(x.state_columns_before + slot);
+    const int before = load(x.num_accepted_tokens_before + slot);
     const bool live = s >= 0;
     const int new_column = live ? (computed + end - start - 1) / n.block_size : 0, old = live ? column : -1;
     int count = live ? before : 1, entry = 0;
@@ -71,11 +71,11 @@ __device__ __forceinline__ void before_forward(int thread, const Inputs& x, cons
         if (live) {
             out.source_columns[s] = old;
             out.source_offsets[s] = max(count - 1, 0);
-            out.columns[s] = new_column;
+            out.state_columns[s] = new_column;
         }
         store_move(out.moves, b, crosses, old, new_column, max(count - 1, 0));
         if (crosses) count = 1;
-        if (live) out.accepted[s] = count;
+        if (live) out.num_accepted_tokens[s] = count;
         out.batch_accepted[b] = count;
         out.mask[b] = live;
         out.starts[b] = start;

@@ -2,7 +2,7 @@
 
 Slots are read from the tables by request slot, so the launch does not wait for the tables in batch order.
 
-mamba_align_step.cu has the versions with their times.
+mamba_align_step.cu has the versions that were tried.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def before_rows(program, x, out, n, ROWS: tl.constexpr, SLOTS: tl.constexpr):
     live = s >= 0
     start = tl.load(x.query_start_loc + b, mask=inside, other=0)
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
-    old = tl.load(x.columns_before + s, mask=live, other=-1)
-    count = tl.load(x.accepted_before + s, mask=live, other=1)
+    old = tl.load(x.state_columns_before + s, mask=live, other=-1)
+    count = tl.load(x.num_accepted_tokens_before + s, mask=live, other=1)
     new = column_of(tl.load(x.num_computed_tokens + s, mask=live, other=0), query, n.block_size)
     shift = tl.maximum(count - 1, 0)
     crosses = live & (old >= 0) & (old != new)
@@ -70,8 +70,8 @@ def before_rows(program, x, out, n, ROWS: tl.constexpr, SLOTS: tl.constexpr):
     tl.debug_barrier()  # one array may be input and output, and several warps may have loaded the same element
     tl.store(out.source_columns + s, old, mask=live)
     tl.store(out.source_offsets + s, shift, mask=live)
-    tl.store(out.columns + s, new, mask=live)
-    tl.store(out.accepted + s, count, mask=live)
+    tl.store(out.state_columns + s, new, mask=live)
+    tl.store(out.num_accepted_tokens + s, count, mask=live)
     store_move(out.moves, b, old, new, shift, crosses, inside)
     tl.store(out.batch_accepted + b, count, mask=inside)
     tl.store(out.mask + b, live.to(tl.uint8), mask=inside)
@@ -106,11 +106,11 @@ def mamba_align_step_after_kernel(x, out, n, ROWS: tl.constexpr):
     inside = b < n.num_reqs_padded
     s = tl.load(x.idx_mapping + b, mask=inside, other=-1)
     live = s >= 0
-    column = tl.load(x.columns_before + s, mask=live, other=0)
-    count = tl.load(x.accepted_before + s, mask=live, other=1)
+    column = tl.load(x.state_columns_before + s, mask=live, other=0)
+    count = tl.load(x.num_accepted_tokens_before + s, mask=live, other=1)
     computed = tl.load(x.num_computed_tokens + s, mask=live, other=0)
     frozen, to, shift = freeze(computed, column, count, n.block_size)
-    tl.store(out.accepted + s, tl.where(frozen & (to == column), 1, count), mask=live)
+    tl.store(out.num_accepted_tokens + s, tl.where(frozen & (to == column), 1, count), mask=live)
     store_move(out.moves, b, column, to, shift, live & frozen & ((to != column) | (shift > 0)), inside)
 
 

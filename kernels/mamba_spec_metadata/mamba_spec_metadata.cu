@@ -8,15 +8,8 @@
 // ptxas would make four of them: it moves the entry that is written, and the count, behind the wait for the anchor, and
 // predicates one of the entries on it. So the loads are ordered, and the selection is arithmetic.
 //
-// Versions, us on an H200 with three drafts, at B = 1, 128 and 1024, and at 128 with blocks of one token, measured
-// together:
-//
-//   loads as ptxas moves them                          CUDA    1.54   1.69   1.87   1.81
-//   the entry is selected by arithmetic                CUDA    1.53   1.59   1.77   1.68
-//   the same, loads in order, the written entry first  CUDA    1.42   1.50   1.63   1.50
-//                                                      Triton  1.48   1.59   1.73   1.61
-//
-// Blocks of 64 and 32 threads: 2 and 4 % slower at B = 128.
+// Versions on an H200 at B = 1, 128 and 1024, slowest first: loads as ptxas moves them; the entry selected by
+// arithmetic; the same with loads in order, the written entry first. Blocks of 64 and 32 threads: slightly slower.
 //
 // Rows from num_reqs on are padding: they load the data of the last real request, so that stale slots and anchors
 // are never dereferenced, and store the padding values. With no real request they load row 0 and use neither its slot
@@ -69,7 +62,7 @@ struct Sizes {
 using namespace mamba_spec_metadata;
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const Inputs x, const Outputs out, const Sizes n,
     int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);
@@ -113,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_kernel
 
 // Modes align (the window starts at the last scheduled block) and none (at column 0).
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_window_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const Inputs x, const Outputs out, const Sizes n,
     int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);

@@ -5,8 +5,8 @@ anchor, and the anchor on the request slot, but k drafts reach at most one block
 the last computed column or the one after it; both entries are loaded while the anchor is in flight, which then only
 selects.
 
-Tried, on an H200 at B = 128, k = 3: one or two entries per thread (within 2 %); one load deep, where a warp loads the
-whole table row (15 % slower, 5 % in CUDA C++). Nsight Compute: four fifths of the stalls are for global loads.
+Tried, on an H200 at B = 128, k = 3: one or two entries per thread (no difference); one load deep, where a warp loads
+the whole table row (slower, less so in CUDA C++). Nsight Compute: four fifths of the stalls are for global loads.
 What ordered loads gain in CUDA C++ is in mamba_spec_metadata.cu; in Triton they were not tried.
 """
 

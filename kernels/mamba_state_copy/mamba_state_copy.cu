@@ -16,25 +16,19 @@
 // Divisions by block_size, pieces and num_layers are (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in
 // accesses of the type, and so is span, the size of a piece of an SSM state: at most THREADS * ACCESSES.
 //
-// Versions, us on an H200 at B = 128, four layers, one request in ten crosses (record mamba_copy). Predicted: 1.55, the
-// copy bound (?: the estimators disagree):
+// Versions on an H200, slowest first; each of the last three gained a few percent:
 //
-//   decided on the device, operators over whole batches      44 launches        136?
-//   the same, compiled by Inductor                           6 launches         63.9
-//   every block builds the list, pieces in turn              1 launch           3.02, Triton 3.19
-//   loads of counts together, all columns in flight          1 launch           2.83 (predicted 2.5)
-//   one barrier, no division behind it                       1 launch           2.74 (predicted 2.4)
-//   a state of one piece cut into two                        1 launch           2.64 (predicted 2.35)
+//   decided on the device, operators over whole batches: 44 launches, or 6 compiled by Inductor
+//   every block builds the list, pieces in turn
+//   loads of counts together, all columns in flight
+//   one barrier, no division behind it
+//   a state of one piece cut into two
 //
-// At B = 32: 2.56 in the first version of one launch, then 2.48, 2.39 and 2.21. States of 64 KB, all requests cross at
-// B = 32: 4.97, 4.74 and 4.55, but 5.10 with pieces of 8 KB, so larger states keep pieces of 16 KB. In these
-// measurements the size of a piece was a constant of the source; now the launch sets it.
+// Larger states keep pieces of 16 KB: with 8 KB they were slower.
 //
 // The first version of one launch made five trips to memory in sequence, as its SASS shows: starts after lengths, table
 // entries, a state, and the columns of a convolution beyond the fourth. Three are left, where the copy bound has one.
-// Nsight Compute, first version: the L2 moves 1.00 to 1.02 times the least bytes (layout DS: 1.14), so no bytes can be
-// saved.
-
+// Nsight Compute, first version: the L2 moves little more than the least bytes, so no bytes can be saved.
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int ACCESSES = 4;
@@ -197,7 +191,7 @@ __device__ __forceinline__ void copy(const Inputs x, const Outputs out, const Si
 // ssm4: 16 bytes of an SSM state per access. conv8: 16 bytes of a column per access, layout SD only.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define ARGUMENTS                                                                                           \
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, \
+    const Inputs x, const Outputs out, const Sizes n, \
         long long group_stride
 
 KERNEL mamba_state_copy_kernel_ssm4_conv8(ARGUMENTS) { copy<int4, int4, false>(x, out, n, group_stride); }

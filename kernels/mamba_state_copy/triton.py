@@ -14,7 +14,7 @@ the two. So neither may share an array with its output.
 The copy bound includes one trip to memory; the kernel needs three in sequence: lengths, the table entries they point
 to, the states those point to. The scan that builds the list comes between the first two.
 
-mamba_state_copy.cu has the versions with their times.
+mamba_state_copy.cu has the versions that were tried.
 """
 
 from __future__ import annotations

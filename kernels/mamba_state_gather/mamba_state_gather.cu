@@ -1,14 +1,9 @@
 // mamba_state_gather in one launch for all layers. A request has 2^log_lanes >= slots lanes of one warp; lane j handles
 // its slot j of both outputs.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192, 40 layers (record full). Predicted: 1.07, the copy bound:
-//
-//   as vLLM 0.22: four operators in every layer              160 launches       471
-//   the same once per step                                   4 launches         11.7
-//   a lane per slot, both outputs                            1 launch           1.33, Triton 1.29
-//
-// Two loads in sequence, the column of a request and its table entry, where the copy bound has one. triton.py says what
-// did not help.
+// Versions on an H200, slowest first: four operators in every layer, as vLLM 0.22; the same once per step; a lane per
+// slot, both outputs. Two loads in sequence, the column of a request and its table entry, where the copy bound has one.
+// triton.py says what did not help.
 
 constexpr int THREADS = 128;
 
@@ -36,7 +31,7 @@ struct Sizes {
 using namespace mamba_state_gather;
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_state_gather_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const Inputs x, const Outputs out, const Sizes n,
     int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);

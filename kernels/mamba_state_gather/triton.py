@@ -7,7 +7,7 @@ that did not help (B = 128, 40 layers):
     a request's slots spread over 32 or 128 threads       5 to 8 % slower
     Triton tiles of 32 x 1 and 128 x 4                    1 to 2 % slower
 
-mamba_state_gather.cu has the versions with their times.
+mamba_state_gather.cu has the versions that were tried.
 """
 
 from __future__ import annotations

@@ -15,11 +15,8 @@
 // more. Where many of more than 32 parts are stretched, a round for each takes too long: they are found by doubling
 // (jump_schedule). Kernels for more than THREADS requests are compiled without both, which makes them smaller.
 //
-// Versions, us on an H200 at B = 128 (lengths 4096 to 8192, 16 parts; lognormal around 1024, 132 parts, old layout):
-//
-//   eight warps, rounds             2.11    6.75
-//   one warp; doubling              1.62    5.84
-//   doubling; ends by pairs                 4.29 (predicted 4.9; the one before 6.06 in the same run)
+// Versions on an H200 at B = 128, slowest first: eight warps, rounds; one warp for few parts, doubling for many; the
+// same with ends by pairs.
 //
 // Nsight Compute, one warp: the seven that only write wait at the barrier, and behind it instruction fetches come
 // first; no stall on memory is near. Before, with eight warps: barriers.

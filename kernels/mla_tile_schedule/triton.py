@@ -10,12 +10,9 @@ once, the first that is stretched shifts the later ones, and so on: as many roun
 parts are stretched where requests are 100 blocks long, but all P where every request is one block, or where all
 requests are alike and a part falls just short of whole requests.
 
-CUDA settles parts 32 at a time in one warp, while Triton reduces over all of them in each round. Tried in Triton, us on
-an H200 at B = 128 (lengths 4096 to 8192, 16 parts; lognormal around 1024, 132 parts, old layout):
-
-    rounds, eight warps                             1.93    13.3
-    pointer doubling over stretched parts           1.95    15.8
-    the same with four warps                        1.88    19.7    with 255 registers
+CUDA settles parts 32 at a time in one warp, while Triton reduces over all of them in each round. Tried in Triton on an
+H200: pointer doubling over stretched parts, as slow as rounds for 16 parts and slower for 132; with four warps instead
+of eight it is faster for 16 parts, and takes 255 registers and still longer for 132.
 """
 
 from __future__ import annotations

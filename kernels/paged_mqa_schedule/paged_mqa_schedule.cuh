@@ -18,14 +18,13 @@
 // which the compiler writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by
 // num_sms.
 //
-// Versions, us on an H200 at B = 1024, contexts of 4096 to 8192 (rows of two lengths; of one):
+// Versions on an H200 at B = 1024, slowest first:
 //
-//   a thread adds up four consecutive requests, and searches their lengths again    2.19   1.84
-//   1,024 threads with a request each                                                1.95   1.86
-//   a thread holds four requests, 32 apart                                           1.76   1.66 (predicted 1.7)
+//   a thread adds up four consecutive requests, and searches their lengths again
+//   1,024 threads with a request each: faster where rows differ in length
+//   a thread holds four requests, 32 apart
 //
-// Up to 256 requests: 1.51; totals of warps by shuffles instead of in registers: 1.58.
-
+// Totals of warps by shuffles instead of in registers: slower.
 #pragma once
 
 namespace paged_mqa_schedule {
@@ -34,10 +33,10 @@ constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int LOADS = 4;  // in flight per thread where it has many requests
 
-// factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. queries: of the
-// batch. multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units that are left over.
+// factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. num_queries: of
+// the batch. multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units that are left over.
 struct Sizes {
-    int batch_size, num_sms, multiplier, shift, factor, queries, is_back;
+    int batch_size, num_sms, multiplier, shift, factor, num_queries, is_back;
 };
 
 // Negative lengths have no segments. The sum is unsigned: a length may be 2^31 - 1.

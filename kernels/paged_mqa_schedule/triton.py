@@ -8,13 +8,9 @@ Triton cannot index shared memory, and a search by tl.gather costs a barrier per
 reduction. The price is that every program reads the lengths, from L2. In CUDA C++ a step of the search is one
 shared-memory load.
 
-Shapes, us on an H200 at B = 128 (lengths 4096 to 8192); with fewer warps, reductions of 32 bits instead of 64:
-
-    four warps, 8 rows     2.25; 2.21 with 32 bits, which at B = 1024 takes longer (2.31 against 2.25)
-    two warps, 4 rows      1.90
-    one warp               1.76 with 8 rows, 1.64 with 4, 1.62 with 2
-    cuda_fused             1.49
-
+Shapes on an H200 at B = 128, slowest first: four warps and 8 rows per program; two warps and 4 rows; one warp with 8, 4
+and 2 rows, where 4 and 2 are alike. cuda_fused is faster than all of them. Reductions of 32 bits instead of 64 help
+programs of several warps a little, but not at B = 1024.
 ``schedule_rows`` also serves decode_step, over a batch of flattened tokens, without visiting them one by one. Runs of
 tokens (``indices``) are scanned by token: each has the segments of its run, whose end it finds by comparing ids with at
 most L - 1 neighbours, all loaded at once. So nobody counts the runs, which DeepGEMM does in a single thread.
@@ -43,8 +39,8 @@ WARP_SLOTS = 2
 
 
 class Sizes(NamedTuple):
-    """factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. queries: of
-    the batch. multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units left over.
+    """factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. num_queries:
+    of the batch. multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units left over.
     """
 
     batch_size: int
@@ -52,7 +48,7 @@ class Sizes(NamedTuple):
     multiplier: int
     shift: int
     factor: int
-    queries: int
+    num_queries: int
     is_back: int
 
 
@@ -63,9 +59,9 @@ class Tile(NamedTuple):
     SLOTS: int
 
 
-def sizes(point: Point, batch_size: int, factor: int, queries: int) -> Sizes:
+def sizes(point: Point, batch_size: int, factor: int, num_queries: int) -> Sizes:
     is_back = int(point.remainder == "back")
-    return Sizes(batch_size, point.num_sms, *reciprocal(point.num_sms), factor, queries, is_back)
+    return Sizes(batch_size, point.num_sms, *reciprocal(point.num_sms), factor, num_queries, is_back)
 
 
 @triton.jit
@@ -203,7 +199,7 @@ def schedule_rows(
                 segment -= tl.where(next_atom, width, 0)
                 query += next_atom.to(tl.int32)
     if TOKENS or RUNS:
-        query = tl.where(live, query, n.queries)
+        query = tl.where(live, query, n.num_queries)
     inside = slot <= num_sms
     tl.store(table + 2 * slot, query, mask=inside)
     tl.store(table + 2 * slot + 1, segment, mask=inside)

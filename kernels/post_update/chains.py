@@ -27,10 +27,10 @@ class Rows(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Of Inputs and Outputs, what write_tokens reads and writes; all_ids and bins."""
+    """Of Inputs and Outputs, what write_tokens reads and writes; all_token_ids and output_bin_counts."""
 
-    all_ids: Any
-    bins: Any
+    all_token_ids: Any
+    output_bin_counts: Any
 
 
 class TokenSizes(NamedTuple):
@@ -61,19 +61,19 @@ def count_kernel(
 def update_slot_kernel(
     idx_mapping,
     query_start_loc,
-    tokens,
-    computed_before,
-    total_before,
+    sampled_tokens,
+    num_computed_tokens_before,
+    total_len_before,
     new_drafts,
-    bins_before,
+    output_bin_counts_before,
     num_sampled,
     num_rejected,
     num_computed_tokens,
-    total,
-    last,
-    draft,
-    bins,
-    all_ids,
+    total_len,
+    last_sampled_tokens,
+    draft_tokens,
+    output_bin_counts,
+    all_token_ids,
     tokens_stride,
     k,
     history_len,
@@ -84,27 +84,31 @@ def update_slot_kernel(
     s = tl.load(idx_mapping + b)
     if s >= 0:
         ns, nr = tl.load(num_sampled + b), tl.load(num_rejected + b)
-        old, row_tokens = tl.load(total_before + s), tokens + b.to(tl.int64) * tokens_stride
+        old, row_tokens = tl.load(total_len_before + s), sampled_tokens + b.to(tl.int64) * tokens_stride
         lanes = tl.arange(0, LANES)
         if ns > 0:
-            tl.store(last + s, tl.load(row_tokens + ns - 1))
+            tl.store(last_sampled_tokens + s, tl.load(row_tokens + ns - 1))
         token = tl.load(row_tokens + lanes, mask=lanes < ns, other=-1)
-        before, after, n = Tokens(None, bins_before), Tokens(all_ids, bins), TokenSizes(history_len, vocab_size)
+        before, after, n = (
+            Tokens(None, output_bin_counts_before),
+            Tokens(all_token_ids, output_bin_counts),
+            TokenSizes(history_len, vocab_size),
+        )
         write_tokens(s, ns, old, token, row_tokens, before, after, n, lanes, ns)
-        tl.store(total + s, old + ns)
+        tl.store(total_len + s, old + ns)
         query = tl.load(query_start_loc + b + 1) - tl.load(query_start_loc + b)
-        tl.store(num_computed_tokens + s, tl.load(computed_before + s) + query - nr)
+        tl.store(num_computed_tokens + s, tl.load(num_computed_tokens_before + s) + query - nr)
         if new_drafts is not None:
             drafts = tl.load(new_drafts + b.to(tl.int64) * k + lanes, mask=lanes < k, other=0)
-            tl.store(draft + s * k + lanes, drafts, mask=lanes < k)
+            tl.store(draft_tokens + s * k + lanes, drafts, mask=lanes < k)
 
 
 @triton.jit(do_not_specialize=["num_reqs_padded"])
-def scatter_accepted_kernel(idx_mapping, num_sampled, accepted, num_reqs_padded, ROWS: tl.constexpr):
+def scatter_accepted_kernel(idx_mapping, num_sampled, num_accepted_tokens, num_reqs_padded, ROWS: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
     ns = tl.load(num_sampled + b, mask=b < num_reqs_padded, other=0)
-    tl.store(accepted + s, tl.maximum(ns, 1), mask=s >= 0)
+    tl.store(num_accepted_tokens + s, tl.maximum(ns, 1), mask=s >= 0)
 
 
 @variant("post_update")
@@ -128,26 +132,26 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         update_slot_kernel[(count,)](
             x.idx_mapping,
             x.query_start_loc,
-            x.tokens,
+            x.sampled_tokens,
             x.num_computed_tokens,
-            x.total,
+            x.total_len,
             x.new_drafts,
-            x.bins,
+            x.output_bin_counts,
             out.num_sampled,
             out.num_rejected,
             out.num_computed_tokens,
-            out.total,
-            out.last,
-            out.draft,
-            out.bins,
-            out.all_ids,
-            x.tokens.stride(0),
+            out.total_len,
+            out.last_sampled_tokens,
+            out.draft_tokens,
+            out.output_bin_counts,
+            out.all_token_ids,
+            x.sampled_tokens.stride(0),
             k,
             point.history_len,
             point.vocab_size,
             LANES=lanes,
             num_warps=1,
         )
-        scatter_accepted_kernel[grid](x.idx_mapping, out.num_sampled, out.accepted, count, ROWS=ROWS)
+        scatter_accepted_kernel[grid](x.idx_mapping, out.num_sampled, out.num_accepted_tokens, count, ROWS=ROWS)
 
     return launch

@@ -1,8 +1,8 @@
 // The body of post_update, for a warp per row; post_update.cu has the launch, step_epilogue another one.
 //
 // State may be one array as input and output. Penalty counts need no atomics: the lane of a token's first occurrence in
-// the row stores the count of all of them. new_drafts, draft and bins may be null. prompt_lens and all_ids may be in
-// mapped pinned memory.
+// the row stores the count of all of them. new_drafts, draft_tokens and output_bin_counts may be null.
+// prompt_lens and all_token_ids may be in mapped pinned memory.
 
 #pragma once
 
@@ -16,11 +16,11 @@ struct Inputs {
     const int* query_start_loc;
     const int* seq_lens;
     const int* num_sampled;
-    const long long* tokens;
+    const long long* sampled_tokens;
     const int* num_computed_tokens;
-    const int* total;
+    const int* total_len;
     const long long* new_drafts;
-    const int* bins;
+    const int* output_bin_counts;
     const int* prompt_lens;
 };
 
@@ -28,12 +28,12 @@ struct Outputs {
     int* num_sampled;
     int* num_rejected;
     int* num_computed_tokens;
-    int* total;
-    long long* last;
-    int* accepted;
-    long long* draft;
-    int* bins;
-    int* all_ids;
+    int* total_len;
+    long long* last_sampled_tokens;
+    int* num_accepted_tokens;
+    long long* draft_tokens;
+    int* output_bin_counts;
+    int* all_token_ids;
 };
 
 struct Sizes {
@@ -58,11 +58,11 @@ __device__ __forceinline__ Row update(
     int b, int lane, long long s, int query, int length, const Inputs& x, const Outputs& out, const Sizes& n) {
     const int logits = load(x.cu_num_logits + b + 1) - load(x.cu_num_logits + b);
     const int produced = load(x.num_sampled + b);
-    const long long slot = max(s, 0ll), *row = x.tokens + (long long)b * n.tokens_stride;
+    const long long slot = max(s, 0ll), *row = x.sampled_tokens + (long long)b * n.tokens_stride;
     const long long early = load(row + max(min(lane, produced - 1), 0));
     long long drafted = 0;
     if (x.new_drafts && lane < n.k) drafted = load(x.new_drafts + (long long)b * n.k + lane);
-    const int prompt = load(x.prompt_lens + slot), total = load(x.total + slot);
+    const int prompt = load(x.prompt_lens + slot), total = load(x.total_len + slot);
     const int computed = load(x.num_computed_tokens + slot);
     const bool samples = s >= 0 && length >= prompt;
     const int ns = samples ? produced : 0, nr = samples ? logits - produced : 0;
@@ -72,15 +72,15 @@ __device__ __forceinline__ Row update(
         out.num_rejected[b] = nr;
         if (s >= 0) {
             out.num_computed_tokens[s] = computed + query - nr;
-            out.total[s] = total + ns;
+            out.total_len[s] = total + ns;
         }
     }
 #pragma unroll 1
     for (int i = lane; i < ns; i += 32) {
         const long long token = i < 32 ? early : row[i];
-        if (i == ns - 1) out.last[s] = token;
-        out.all_ids[s * n.history_len + total + i] = (int)token;
-        if (x.bins) {
+        if (i == ns - 1) out.last_sampled_tokens[s] = token;
+        out.all_token_ids[s * n.history_len + total + i] = (int)token;
+        if (x.output_bin_counts) {
             int occurs = 0;
             bool first = true;
 #pragma unroll 1
@@ -90,13 +90,13 @@ __device__ __forceinline__ Row update(
                 first = first && !(same && j < i);
             }
             const long long place = s * n.vocab_size + token;
-            if (first) out.bins[place] = x.bins[place] + occurs;
+            if (first) out.output_bin_counts[place] = x.output_bin_counts[place] + occurs;
         }
     }
     if (x.new_drafts && s >= 0) {
 #pragma unroll 1
         for (int i = lane; i < n.k; i += 32)
-            out.draft[s * n.k + i] = i < 32 ? drafted : x.new_drafts[(long long)b * n.k + i];
+            out.draft_tokens[s * n.k + i] = i < 32 ? drafted : x.new_drafts[(long long)b * n.k + i];
     }
     return {s, ns, nr, s >= 0 ? computed + query - nr : 0};
 }

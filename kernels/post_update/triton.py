@@ -2,7 +2,7 @@
 
 Penalty counts need no atomics: the first occurrence of a token in its row stores the count of all of them.
 
-post_update.cu has the versions with their times.
+post_update.cu has the versions that were tried.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(point: Point, x: Inputs) -> Sizes:
-    return Sizes(len(x.idx_mapping), x.tokens.stride(0), point.next_n - 1, point.history_len, point.vocab_size)
+    return Sizes(len(x.idx_mapping), x.sampled_tokens.stride(0), point.next_n - 1, point.history_len, point.vocab_size)
 
 
 @triton.jit
@@ -56,16 +56,16 @@ def write_tokens(s, ns, total, token, row_tokens, x, out, n, lanes, longest):
     tokens of the longest row.
     """
     new = lanes < ns
-    tl.store(out.all_ids + s * n.history_len + total + lanes, token.to(tl.int32), mask=new)
-    if x.bins is not None:
+    tl.store(out.all_token_ids + s * n.history_len + total + lanes, token.to(tl.int32), mask=new)
+    if x.output_bin_counts is not None:
         occurs, first = tl.zeros_like(token), new
         for j in range(0, longest):
             other = tl.load(row_tokens + j, mask=j < ns, other=-2)
             occurs += tl.where(other == token, 1, 0)
             first = first & ((other != token) | (lanes <= j))
         place = s * n.vocab_size + token
-        count = tl.load(x.bins + place, mask=first, other=0)
-        tl.store(out.bins + place, count + occurs.to(tl.int32), mask=first)
+        count = tl.load(x.output_bin_counts + place, mask=first, other=0)
+        tl.store(out.output_bin_counts + place, count + occurs.to(tl.int32), mask=first)
 
 
 @triton.jit
@@ -79,10 +79,10 @@ def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
     start = tl.load(x.query_start_loc + b, mask=inside, other=0)
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     computed = tl.load(x.num_computed_tokens + s, mask=live, other=0)
-    total = tl.load(x.total + s, mask=live, other=0)
+    total = tl.load(x.total_len + s, mask=live, other=0)
     lanes = tl.arange(0, LANES)[None, :]
     # Before it is known whether they count: one memory latency less.
-    row_tokens = x.tokens + b[:, None].to(tl.int64) * n.tokens_stride
+    row_tokens = x.sampled_tokens + b[:, None].to(tl.int64) * n.tokens_stride
     token = tl.load(row_tokens + lanes, mask=lanes < sampled[:, None], other=-1)
     if x.new_drafts is not None:
         row_drafts = x.new_drafts + b[:, None].to(tl.int64) * n.k
@@ -92,11 +92,11 @@ def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
     tl.store(out.num_sampled + b, ns, mask=inside)
     tl.store(out.num_rejected + b, nr, mask=inside)
     tl.store(out.num_computed_tokens + s, computed + query - nr, mask=live)
-    tl.store(out.total + s, total + ns, mask=live)
-    tl.store(out.last + s, newest, mask=ns > 0)
+    tl.store(out.total_len + s, total + ns, mask=live)
+    tl.store(out.last_sampled_tokens + s, newest, mask=ns > 0)
     write_tokens(s[:, None], ns[:, None], total[:, None], token, row_tokens, x, out, n, lanes, tl.max(ns, 0))
     if x.new_drafts is not None:
-        tl.store(out.draft + s[:, None] * n.k + lanes, drafts, mask=live[:, None] & (lanes < n.k))
+        tl.store(out.draft_tokens + s[:, None] * n.k + lanes, drafts, mask=live[:, None] & (lanes < n.k))
     return s, ns, nr, computed + query - nr, newest
 
 
@@ -104,7 +104,7 @@ def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
 def post_update_kernel(x, out, n, ROWS: tl.constexpr, LANES: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     s, ns, _, _, _ = update_rows(b, b < n.num_reqs_padded, x, out, n, LANES)
-    tl.store(out.accepted + s, tl.maximum(ns, 1), mask=s >= 0)
+    tl.store(out.num_accepted_tokens + s, tl.maximum(ns, 1), mask=s >= 0)
 
 
 @variant("post_update")

@@ -7,18 +7,16 @@
 //
 // Grid: max(ceil(num_reqs / 8), ceil((max_num_seqs - num_reqs) / THREADS)) blocks of THREADS.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record full). Predicted: 1.19, the copy bound, without the
-// bus:
+// Versions on an H200, slowest first:
 //
-//   as vLLM 0.22: three small copies and a chain             26 launches        38.8?
-//   one packed copy, then this kernel                        copy and launch    14.3?
-//   this kernel over mapped memory                           1 launch           4.02?, Triton 3.85?
-//   row b loaded with the former row of b, rows kept         1 launch           Triton 2.74? (predicted 2.9)
-// The last one is younger than the record. With a copy before it, the Triton kernel took 12. What is left is a read
-// over the bus, which no copy bound of the suite has: all these times are marked (?: the estimators disagree). The last
-// version is in triton.py alone. In CUDA C++ it took 50.9?, with volatile loads that kept the compiler from waiting for
-// one before it issued the next. Probably lanes then read the bus each for itself; that was not checked.
-
+//   as vLLM 0.22: three small copies and a chain of operators
+//   one packed copy, then this kernel
+//   this kernel over mapped memory
+//   row b loaded together with the former row of b, rows kept (Triton only)
+//
+// What is left is a read over the bus, which no copy bound of the suite has. The last version lost in CUDA C++, with
+// volatile loads that kept the compiler from waiting for one before it issued the next. Probably lanes then read the
+// bus each for itself; that was not checked.
 constexpr int THREADS = 256;
 
 namespace seq_lens_update {
@@ -77,12 +75,12 @@ __device__ __forceinline__ void update_rows(const Inputs& x, const Outputs& out,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) seq_lens_update_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const Inputs x, const Outputs out, const Sizes n,
     const int* host) {
     update_rows<false>(x, out, n, host);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) seq_lens_update_slots_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const Inputs x, const Outputs out, const Sizes n,
     const int* host) {
     update_rows<true>(x, out, n, host);
 }

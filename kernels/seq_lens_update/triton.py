@@ -13,7 +13,7 @@ By slot they may be one, because a slot is read and written by one request alone
 On an H200 the copy is most of the distance from the copy bound: cuda_mapped takes about a third of the time of
 cuda_fused at B >= 128. How much of the remaining time the mapped reads take was not measured.
 
-seq_lens_update.cu has the versions with their times.
+seq_lens_update.cu has the versions that were tried.
 """
 
 from __future__ import annotations

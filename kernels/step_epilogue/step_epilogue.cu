@@ -2,19 +2,15 @@
 // grid clear the tails. triton.py says why blocks do not specialise. Further warps of a long row (blockIdx.y > 0) only
 // shift its tokens; what they read is by row or never written.
 //
-// bins may be null. prompt_lens and all_ids may be in mapped pinned memory. Grid: x = max(ceil(num_reqs_padded / 4),
-// ceil((max_num_seqs + 1 - num_reqs) / THREADS)) blocks of THREADS, y = strips of a row.
+// output_bin_counts may be null. prompt_lens and all_token_ids may be in mapped pinned memory. Grid: x =
+// max(ceil(num_reqs_padded / 4), ceil((max_num_seqs + 1 - num_reqs) / THREADS)) blocks of THREADS, y = strips of a row.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with states).
-// Predicted: 2.0, post_update and draft_inputs one after another less a launch that only loads and stores; the copy
-// bound is 1.22:
+// Versions on an H200, slowest first:
 //
-//   a kernel per launch of vLLM 0.33                          4, 6 launches      6.20   8.77
-//   the parts' fused kernels                                 2, 3 launches      3.23   4.59
-//   a warp per row does all of them: CUDA                    1 launch           2.66   2.82
-//                                    Triton                  1 launch           2.24   2.47
-//   target tokens with the counts, tails last: CUDA          1 launch           1.96   2.10
-//                                              Triton        1 launch           1.82   2.12
+//   a kernel per launch of vLLM 0.33: four, six with states
+//   the parts' fused kernels: two launches, three with states
+//   a warp per row does all of them
+//   target tokens with the counts, tails last
 //
 // Blocks that specialise were not tried: state may be one array as input and output (triton.py).
 
@@ -49,21 +45,22 @@ __device__ __forceinline__ void epilogue(
         }
         const draft_inputs::Shifted first =
             draft_inputs::load_shifted(start, lane, b < num_reqs ? query : 0, drafter.x);
-        const int prompt_token = load(drafter.x.next_prefill + slot), length = load(x.seq_lens + b);
+        const int prompt_token = load(drafter.x.next_prefill_tokens + slot), length = load(x.seq_lens + b);
         int column = 0;
-        if (STATES) column = load(states.x.columns_before + slot);
+        if (STATES) column = load(states.x.state_columns_before + slot);
         const post_update::Row row = post_update::update(b, lane, s, query, length, x, update.out, update.n);
         if (lane == 0 && row.s >= 0) {
             int count = max(row.ns, 1);
             if (STATES)
                 count = mamba_align_step::freeze(b, row.computed, column, count, states.out.moves, states.n.block_size);
-            update.out.accepted[row.s] = count;
+            update.out.num_accepted_tokens[row.s] = count;
         } else if (STATES && lane == 0) {
             mamba_align_step::store_move(states.out.moves, b, false, 0, 0, 0);
         }
         if (b < num_reqs) {
             int token = prompt_token;
-            if (lane == 0 && row.ns > 0) token = (int)x.tokens[(long long)b * update.n.tokens_stride + row.ns - 1];
+            if (lane == 0 && row.ns > 0)
+                token = (int)x.sampled_tokens[(long long)b * update.n.tokens_stride + row.ns - 1];
             draft_inputs::shift_row(
                 b, lane, 0, gridDim.y, start, query - row.nr, token, length, first, drafter.x, drafter.out);
         }
@@ -73,12 +70,12 @@ __device__ __forceinline__ void epilogue(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_kernel(
-    const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter) {
+    const post_update::Arguments update, const draft_inputs::Arguments drafter) {
     epilogue<false>(update, drafter, {});
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_states_kernel(
-    const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter,
-    const __grid_constant__ mamba_align_step::Arguments states) {
+    const post_update::Arguments update, const draft_inputs::Arguments drafter,
+    const mamba_align_step::Arguments states) {
     epilogue<true>(update, drafter, states);
 }

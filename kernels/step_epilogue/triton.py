@@ -8,7 +8,7 @@ registers where the row was updated. Programs do not specialise as in step_prolo
 input and output: a program that read a slot for itself could read what another one has written. Further programs of a
 long row (strip > 0) only shift its tokens; what they read is by row or never written.
 
-step_epilogue.cu has the versions with their times.
+step_epilogue.cu has the versions that were tried.
 """
 
 from __future__ import annotations
@@ -39,9 +39,16 @@ ROWS, TAIL = 4, 256
 
 @triton.jit
 def step_epilogue_kernel(
-    update, drafter, states, ROWS: tl.constexpr, SAMPLED: tl.constexpr, LANES: tl.constexpr, TAIL: tl.constexpr
+    update,
+    drafter,
+    states,
+    STATES: tl.constexpr,
+    ROWS: tl.constexpr,
+    SAMPLED: tl.constexpr,
+    LANES: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
-    """update, drafter, states: Arguments of post_update, draft_inputs and mamba_align_step, the latter perhaps None.
+    """update, drafter, states: Arguments of post_update, draft_inputs and, if STATES, mamba_align_step.
 
     SAMPLED, LANES: lanes of a row's sampled tokens, and of those that the drafter's first pass shifts.
     """
@@ -65,16 +72,16 @@ def step_epilogue_kernel(
     last_end = tl.load(x.query_start_loc + drafter.n.num_reqs)
     length = tl.load(x.seq_lens + b, mask=inside, other=0)
     slot = tl.load(x.idx_mapping + b, mask=is_real, other=0)
-    prompt_token = tl.load(drafter.x.next_prefill + slot, mask=is_real, other=0)
+    prompt_token = tl.load(drafter.x.next_prefill_tokens + slot, mask=is_real, other=0)
     s, ns, nr, computed, newest = update_rows(b, inside, x, update.out, update.n, SAMPLED)
     count = tl.maximum(ns, 1)
-    if states is not None:
-        column = tl.load(states.x.columns_before + s, mask=s >= 0, other=0)
+    if STATES:  # not `states is not None`: Triton 3.6 cannot compare a bundle that has a None
+        column = tl.load(states.x.state_columns_before + s, mask=s >= 0, other=0)
         frozen, to, shift = freeze(computed, column, count, states.n.block_size)
         is_moved = (s >= 0) & frozen & ((to != column) | (shift > 0))
         store_move(states.out.moves, b, column, to, shift, is_moved, inside)
         count = tl.where(frozen & (to == column), 1, count)
-    tl.store(update.out.accepted + s, count, mask=s >= 0)
+    tl.store(update.out.num_accepted_tokens + s, count, mask=s >= 0)
     kept, token = tl.where(is_real, query - nr, 0), tl.where(ns > 0, newest.to(tl.int32), prompt_token)
     strips = tl.num_programs(1)
     shift_rows(b, 0, strips, start, kept, token, length, shifted, position, drafter.x, drafter.out, LANES)
@@ -98,5 +105,11 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every part of a row."""
     num_reqs, (lanes, strips) = num_real(point), row_tiling(point)
     grid = (max(cdiv(point.batch_size, ROWS), cdiv(point.max_num_seqs + 1 - num_reqs, TAIL)), strips)
-    tile = {"ROWS": ROWS, "SAMPLED": triton.next_power_of_2(point.next_n), "LANES": lanes, "TAIL": TAIL}
+    tile = {
+        "STATES": with_states(point),
+        "ROWS": ROWS,
+        "SAMPLED": triton.next_power_of_2(point.next_n),
+        "LANES": lanes,
+        "TAIL": TAIL,
+    }
     return fixed_launch(step_epilogue_kernel, grid, *arguments(point, x, out), **tile, num_warps=2)

@@ -17,12 +17,12 @@ CHUNK = 1024
 
 
 @triton.jit
-def expand_kernel(idx_mapping, cu_num_logits, expanded_idx, expanded_pos, LANES: tl.constexpr):
+def expand_kernel(idx_mapping, cu_num_logits, expanded_idx_mapping, expanded_local_pos, LANES: tl.constexpr):
     b, i = tl.program_id(0), tl.arange(0, LANES)
     start = tl.load(cu_num_logits + b)
     inside = i < tl.load(cu_num_logits + b + 1) - start
-    tl.store(expanded_idx + start + i, tl.zeros((LANES,), tl.int64) + tl.load(idx_mapping + b), mask=inside)
-    tl.store(expanded_pos + start + i, i, mask=inside)
+    tl.store(expanded_idx_mapping + start + i, tl.zeros((LANES,), tl.int64) + tl.load(idx_mapping + b), mask=inside)
+    tl.store(expanded_local_pos + start + i, i, mask=inside)
 
 
 @triton.jit(do_not_specialize=["capacity", "history_len", "look_ahead"])
@@ -31,9 +31,9 @@ def prompt_tokens_kernel(
     query_start_loc,
     num_computed_tokens,
     prompt_lens,
-    all_ids,
+    all_token_ids,
     input_ids,
-    next_prefill,
+    next_prefill_tokens,
     capacity,
     history_len,
     look_ahead,
@@ -45,13 +45,15 @@ def prompt_tokens_kernel(
     if computed < prompt:
         start = tl.load(query_start_loc + b)
         query = tl.load(query_start_loc + b + 1) - start
-        history = all_ids + s * history_len + computed
+        history = all_token_ids + s * history_len + computed
         for first in range(0, query, CHUNK):
             j = first + tl.arange(0, CHUNK)
             tl.store(input_ids + start + j, tl.load(history + j, mask=j < query, other=0), mask=j < query)
         for ahead in range(0, look_ahead):
             follows = computed + query + ahead < prompt
-            tl.store(next_prefill + ahead * capacity + s, tl.load(history + query + ahead, mask=follows, other=0))
+            tl.store(
+                next_prefill_tokens + ahead * capacity + s, tl.load(history + query + ahead, mask=follows, other=0)
+            )
 
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
@@ -77,8 +79,8 @@ def combine_kernel(
     query_start_loc,
     cu_num_logits,
     seq_lens,
-    last,
-    draft,
+    last_sampled_tokens,
+    draft_tokens,
     prompt_lens,
     input_ids,
     logits_indices,
@@ -94,9 +96,9 @@ def combine_kernel(
     length, prompt = tl.load(seq_lens + b), tl.load(prompt_lens + s)
     if length > prompt:
         if (length - n >= prompt) & (NEW == 1):
-            tl.store(input_ids + end - n, tl.load(last + s).to(tl.int32))
+            tl.store(input_ids + end - n, tl.load(last_sampled_tokens + s).to(tl.int32))
         drafts = (i >= NEW) & (i < n)
-        proposed = tl.load(draft + s * k + i - NEW, mask=drafts, other=0)
+        proposed = tl.load(draft_tokens + s * k + i - NEW, mask=drafts, other=0)
         tl.store(input_ids + t, proposed.to(tl.int32), mask=drafts)
 
 
@@ -105,10 +107,10 @@ def gather_drafted_kernel(
     input_ids,
     positions,
     logits_indices,
-    expanded_idx,
-    expanded_pos,
+    expanded_idx_mapping,
+    expanded_local_pos,
     prompt_lens,
-    drafted,
+    draft_sampled,
     logit_positions,
     num_logits,
     CHUNK: tl.constexpr,
@@ -116,12 +118,12 @@ def gather_drafted_kernel(
     r = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     inside = r < num_logits
     t = tl.load(logits_indices + r, mask=inside, other=0)
-    i = tl.load(expanded_pos + r, mask=inside, other=0)
-    prompt = tl.load(prompt_lens + tl.load(expanded_idx + r, mask=inside, other=0), mask=inside, other=0)
+    i = tl.load(expanded_local_pos + r, mask=inside, other=0)
+    prompt = tl.load(prompt_lens + tl.load(expanded_idx_mapping + r, mask=inside, other=0), mask=inside, other=0)
     position = tl.load(positions + t, mask=inside, other=0)
     token = tl.load(input_ids + t, mask=inside, other=0)
     tl.store(logit_positions + r, position, mask=inside)
-    tl.store(drafted + r, tl.where((i > 0) & (position - i < prompt), -1, token), mask=inside)
+    tl.store(draft_sampled + r, tl.where((i > 0) & (position - i < prompt), -1, token), mask=inside)
 
 
 @variant("step_inputs")
@@ -132,16 +134,18 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     gather_grid, prompts = (max(cdiv(x.num_logits, CHUNK), 1),), point.prompt_rows == "some"
 
     def launch() -> None:
-        expand_kernel[(rows,)](x.idx_mapping, x.cu_num_logits, out.expanded_idx, out.expanded_pos, LANES=lanes)
+        expand_kernel[(rows,)](
+            x.idx_mapping, x.cu_num_logits, out.expanded_idx_mapping, out.expanded_local_pos, LANES=lanes
+        )
         if prompts:
             prompt_tokens_kernel[(rows,)](
                 x.idx_mapping,
                 x.query_start_loc,
                 x.num_computed_tokens,
                 x.prompt_lens,
-                x.all_ids,
+                x.all_token_ids,
                 out.input_ids,
-                out.next_prefill,
+                out.next_prefill_tokens,
                 capacity,
                 point.history_len,
                 point.look_ahead,
@@ -162,8 +166,8 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             x.query_start_loc,
             x.cu_num_logits,
             out.seq_lens,
-            x.last,
-            x.draft,
+            x.last_sampled_tokens,
+            x.draft_tokens,
             x.prompt_lens,
             out.input_ids,
             out.logits_indices,
@@ -175,10 +179,10 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             out.input_ids,
             out.positions,
             out.logits_indices,
-            out.expanded_idx,
-            out.expanded_pos,
+            out.expanded_idx_mapping,
+            out.expanded_local_pos,
             x.prompt_lens,
-            out.drafted,
+            out.draft_sampled,
             out.logit_positions,
             x.num_logits,
             CHUNK=CHUNK,

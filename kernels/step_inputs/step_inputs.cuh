@@ -1,7 +1,7 @@
 // The body of step_inputs, for a warp per row; step_inputs.cu has the launch, step_prologue another one.
 //
 // thread: index in all threads of the part. strip, strips: long rows are shared by as many warps, 32 tokens in turn.
-// prompt_lens and all_ids may be in mapped pinned memory.
+// prompt_lens and all_token_ids may be in mapped pinned memory.
 //
 // Loads are issued before it is known whether they are needed, where the address is legal anyway: the draft or last
 // token of a lane comes with the counts of its row, not a memory latency after them.
@@ -17,10 +17,10 @@ struct Inputs {
     const int* query_start_loc;
     const int* cu_num_logits;
     const int* num_computed_tokens;
-    const long long* last;
-    const long long* draft;
+    const long long* last_sampled_tokens;
+    const long long* draft_tokens;
     const int* prompt_lens;
-    const int* all_ids;
+    const int* all_token_ids;
     int num_tokens, num_logits;
 };
 
@@ -28,11 +28,11 @@ struct Outputs {
     int* seq_lens;
     long long* positions;
     int* input_ids;
-    int* next_prefill;
+    int* next_prefill_tokens;
     long long* logits_indices;
-    long long* expanded_idx;
-    int* expanded_pos;
-    int* drafted;
+    long long* expanded_idx_mapping;
+    int* expanded_local_pos;
+    int* draft_sampled;
     long long* logit_positions;
 };
 
@@ -59,15 +59,16 @@ __device__ __forceinline__ void prepare(
     if (strip > 0 && strip * 32 >= query) return;  // before prompt_lens, which may be read over the bus
     const int ahead_of_lane = strip * 32 + lane - (query - logits);
     const bool drafted_lane = ahead_of_lane >= n.new_tokens && ahead_of_lane < logits;
-    const long long proposed = load(drafted_lane ? x.draft + s * n.k + ahead_of_lane - n.new_tokens : x.last + s);
+    const long long proposed = load(
+        drafted_lane ? x.draft_tokens + s * n.k + ahead_of_lane - n.new_tokens : x.last_sampled_tokens + s);
     const int computed = load(x.num_computed_tokens + s), prompt = load(x.prompt_lens + s), length = computed + query;
     const bool in_prompt = computed < prompt, past = length > prompt;
     const bool anchored = past && n.new_tokens == 1 && length - logits >= prompt;
-    const int* history = x.all_ids + s * n.history_len;
+    const int* history = x.all_token_ids + s * n.history_len;
     if (strip == 0 && in_prompt) {
 #pragma unroll 1
         for (int ahead = lane; ahead < n.look_ahead; ahead += 32)
-            out.next_prefill[(long long)ahead * n.max_num_seqs + s] =
+            out.next_prefill_tokens[(long long)ahead * n.max_num_seqs + s] =
                 length + ahead < prompt ? __ldg(history + length + ahead) : 0;
     }
 #pragma unroll 1
@@ -78,7 +79,10 @@ __device__ __forceinline__ void prepare(
         if (is_draft || is_last) {
             // In the first turn the token is there.
             const bool there = j < strips * 32;
-            token = (int)(there ? proposed : is_draft ? x.draft[s * n.k + i - n.new_tokens] : x.last[s]);
+            token = (int)(
+                there      ? proposed
+                : is_draft ? x.draft_tokens[s * n.k + i - n.new_tokens]
+                           : x.last_sampled_tokens[s]);
         } else if (in_prompt) {
             token = __ldg(history + position);
         }
@@ -87,10 +91,10 @@ __device__ __forceinline__ void prepare(
         if (i < 0) continue;
         const int r = first_logit + i;
         out.logits_indices[r] = t;
-        out.expanded_idx[r] = s;
-        out.expanded_pos[r] = i;
+        out.expanded_idx_mapping[r] = s;
+        out.expanded_local_pos[r] = i;
         out.logit_positions[r] = position;
-        out.drafted[r] = i > 0 && position - i < prompt ? -1 : token;
+        out.draft_sampled[r] = i > 0 && position - i < prompt ? -1 : token;
     }
     if (strip == 0 && lane == 0) out.seq_lens[b] = length;
 }

@@ -1,8 +1,9 @@
 """step_inputs in Triton: one launch before the forward pass, also for what the engine gathers after it.
 
-Inputs of ``drafted`` are known before the forward pass, and the token and position that it reads are in registers.
+Inputs of ``draft_sampled`` are known before the forward pass, and the token and position that it reads are in
+registers.
 
-step_inputs.cu has the versions with their times.
+step_inputs.cu has the versions that were tried.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ def prepare_rows(
     here = inside & (query > tl.where(strip == 0, -1, strip * LANES))
     computed = tl.load(x.num_computed_tokens + s, mask=here, other=0)
     prompt = tl.load(x.prompt_lens + s, mask=here, other=0)
-    newest = tl.load(x.last + s, mask=inside, other=0).to(tl.int32)
+    newest = tl.load(x.last_sampled_tokens + s, mask=inside, other=0).to(tl.int32)
     length = computed + query
     in_prompt = inside & (computed < prompt)
     drafts_from = tl.where(length > prompt, NEW, logits)  # logit rows from here on hold drafts
     anchored = (length > prompt) & (length - logits >= prompt) & (logits >= 1)
-    history = x.all_ids + s * n.history_len
+    history = x.all_token_ids + s * n.history_len
     lanes = tl.arange(0, LANES)
     for first in range(strip * LANES, tl.max(query, 0), strips * LANES):
         j = first + lanes[None, :]
@@ -85,7 +86,7 @@ def prepare_rows(
         t = start[:, None] + j
         position = computed[:, None] + j
         # Before it is known whether it counts: one memory latency less.
-        proposed = tl.load(x.draft + s[:, None] * n.k + i - NEW, mask=real & (i >= NEW), other=0).to(tl.int32)
+        proposed = tl.load(x.draft_tokens + s[:, None] * n.k + i - NEW, mask=real & (i >= NEW), other=0).to(tl.int32)
         prompt_token = real & in_prompt[:, None]
         token = tl.load(history[:, None] + position, mask=prompt_token, other=0)
         wrote = prompt_token
@@ -100,17 +101,17 @@ def prepare_rows(
         has_logit = real & (i >= 0)
         r = first_logit[:, None] + i
         tl.store(out.logits_indices + r, t.to(tl.int64), mask=has_logit)
-        tl.store(out.expanded_idx + r, s[:, None] + tl.zeros_like(t), mask=has_logit)
-        tl.store(out.expanded_pos + r, i, mask=has_logit)
+        tl.store(out.expanded_idx_mapping + r, s[:, None] + tl.zeros_like(t), mask=has_logit)
+        tl.store(out.expanded_local_pos + r, i, mask=has_logit)
         tl.store(out.logit_positions + r, position.to(tl.int64), mask=has_logit)
         rejected = (i > 0) & (position - i < prompt[:, None])
-        tl.store(out.drafted + r, tl.where(rejected, -1, token), mask=has_logit)
+        tl.store(out.draft_sampled + r, tl.where(rejected, -1, token), mask=has_logit)
     # After the tokens, whose chain of loads is longer.
     tl.store(out.seq_lens + b, length, mask=b < tl.where(strip == 0, n.num_reqs, 0))
     for ahead in range(0, tl.where(strip == 0, n.look_ahead, 0)):
         follows = in_prompt & (length + ahead < prompt)
         token = tl.load(history + length + ahead, mask=follows, other=0)
-        tl.store(out.next_prefill + ahead * n.max_num_seqs + s, token, mask=in_prompt)
+        tl.store(out.next_prefill_tokens + ahead * n.max_num_seqs + s, token, mask=in_prompt)
 
 
 @triton.jit

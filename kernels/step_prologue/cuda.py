@@ -44,8 +44,9 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         if point.indexer == "flatten":
             across, strips = request_grid(step, made, THREADS * vector)
         counts = {"num_schedulers": num_schedulers, "num_length_blocks": across * strips, "flatten_strips": strips}
-        source = by_slot(point, x, step)
-        indexer = Arguments(bundle(source), bundle(made), cuda_sizes(at, source, made, num_schedulers))
+        source, n = by_slot(point, x, step), cuda_sizes(at, step, made, num_schedulers)
+        n = n._replace(flatten=n.flatten._replace(source_stride=source.block_table.stride(0)))
+        indexer = Arguments(bundle(source), bundle(made), n)
         kernel, further = f"step_prologue_{point.indexer}", [_states(point, x, out), indexer]
     elif point.state_groups:
         kernel, further = "step_prologue_states", [_states(point, x, out)]

@@ -12,19 +12,16 @@
 //
 // The bodies are those of the operators' own kernels. Block: THREADS.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with a sparse indexer on
-// the native path, third a hybrid of four groups, three of them states). Predicted: the longest part, 1.79 as
-// step_inputs; the copy bound is 1.28 (?: the estimators disagree):
+// Versions on an H200, slowest first. The longest part, step_inputs, is what the launch can reach at best:
 //
-//   a kernel per launch of vLLM 0.33                    6, 17, 12 launches    10.5   24.2   18.6
-//   the parts' fused kernels                           3, 7, 4 launches      5.17   10.6   7.60
-//   blocks specialise, none waits for another: CUDA    1 launch              2.38   2.81?  8.45?
-//                                              Triton  1 launch              2.40   3.21   3.46
-//   few strips of tables, loads before branches: CUDA  1 launch              2.07   2.79?  2.58?
-//                                              Triton  1 launch              2.43   3.23   2.63
-//   slot mappings load in order: CUDA                  1 launch              2.03?  2.77?  2.59
+//   a kernel per launch of vLLM 0.33: 6, with a sparse indexer 17, in a hybrid of four groups 12
+//   the parts' fused kernels: 3, 7 and 4 launches; faster than the next version in the hybrid (CUDA)
+//   blocks specialise, none waits for another
+//   few strips of tables, loads before branches (in Triton a gain in the hybrid alone, which had 5,120 blocks for
+//   tables, 512 of them with work)
+//   slot mappings load in order (CUDA)
 //
-// The hybrid had 5,120 blocks for tables, of which 512 had something to do. The gap to the prediction was not profiled.
+// The gap to the longest part was not profiled.
 
 #include "compute_slot_mappings/compute_slot_mappings.cuh"
 #include "decode_step/decode_step.cuh"
@@ -62,7 +59,7 @@ template <Path PATH, bool MANY>
 __device__ __forceinline__ void schedule(const BySlot lengths, const decode_step::Arguments& indexer) {
     const paged_mqa_schedule::Sizes& n = indexer.n.schedule;
     if (PATH == FLATTEN) {
-        const paged_mqa_schedule::Tokens<BySlot> work{lengths, lengths.query_start_loc, n.queries};
+        const paged_mqa_schedule::Tokens<BySlot> work{lengths, lengths.query_start_loc, n.num_queries};
         paged_mqa_schedule::schedule<MANY>(work, indexer.out.schedule, blockIdx.x - 1, n);
     } else {
         const paged_mqa_schedule::Requests<BySlot> work{lengths, 1, n.factor};
@@ -140,11 +137,11 @@ __device__ __forceinline__ void prologue(
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define BASE                                                                                                  \
-    const __grid_constant__ step_inputs::Arguments inputs,                                                    \
-        const __grid_constant__ gather_block_tables::Arguments tables,                                        \
-        const __grid_constant__ compute_slot_mappings::Arguments slots, const __grid_constant__ Programs programs
-#define WITH_STATES BASE, const __grid_constant__ mamba_align_step::Arguments states
-#define WITH_INDEXER WITH_STATES, const __grid_constant__ decode_step::Arguments indexer
+    const step_inputs::Arguments inputs,                                                    \
+        const gather_block_tables::Arguments tables,                                        \
+        const compute_slot_mappings::Arguments slots, const Programs programs
+#define WITH_STATES BASE, const mamba_align_step::Arguments states
+#define WITH_INDEXER WITH_STATES, const decode_step::Arguments indexer
 
 KERNEL step_prologue_kernel_vec4(BASE) { prologue<NONE, 4, false>(inputs, tables, slots, programs, {}, {}); }
 KERNEL step_prologue_kernel_vec1(BASE) { prologue<NONE, 1, false>(inputs, tables, slots, programs, {}, {}); }

@@ -12,7 +12,7 @@ before.
 The programs of the schedules first gather all lengths. Triton cannot index shared memory, so each writes them into a
 row of scratch memory of its own and reads them back behind a barrier of the program.
 
-step_prologue.cu has the versions with their times.
+step_prologue.cu has the versions that were tried.
 """
 
 from __future__ import annotations

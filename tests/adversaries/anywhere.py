@@ -28,6 +28,25 @@ def view(point, out):
     return out.buffer[: rows * width].view(rows, width)
 
 
+def in_calls(work, chosen):
+    """A launch that works only in the calls whose numbers are ``chosen``."""
+    calls = itertools.count()
+
+    def launch():
+        if chosen(next(calls)):
+            work()
+
+    return launch
+
+
+def followed(work, action):
+    def launch():
+        work()
+        action()
+
+    return launch
+
+
 @cheat
 def honest(point, x, out):
     return chain_clamp(point, x, out)
@@ -74,36 +93,18 @@ def answer_of_setup(point, x, out):
 @cheat
 def every_second_call(point, x, out):
     """Half the time for the same answer, unless the outputs are looked at between the calls."""
-    work, turn = chain_clamp(point, x, out), itertools.count()
-
-    def launch():
-        if next(turn) % 2 == 0:
-            work()
-
-    return launch
+    return in_calls(chain_clamp(point, x, out), lambda call: call % 2 == 0)
 
 
 @cheat
 def every_third_call(point, x, out):
-    work, turn = chain_clamp(point, x, out), itertools.count()
-
-    def launch():
-        if next(turn) % 3 == 0:
-            work()
-
-    return launch
+    return in_calls(chain_clamp(point, x, out), lambda call: call % 3 == 0)
 
 
 @cheat
 def stops_when_timed(point, x, out):
     """Works in the calls of verification, idles in the many calls of a stopwatch."""
-    work, turn = chain_clamp(point, x, out), itertools.count()
-
-    def launch():
-        if next(turn) < HONEST_CALLS:
-            work()
-
-    return launch
+    return in_calls(chain_clamp(point, x, out), lambda call: call < HONEST_CALLS)
 
 
 @cheat
@@ -252,25 +253,13 @@ def fresh_output(point, x, out):
 @cheat
 def shortens_its_inputs(point, x, out):
     """Leaves itself less to do the next time."""
-    work = chain_clamp(point, x, out)
-
-    def launch():
-        work()
-        x.seq_lens.zero_()
-
-    return launch
+    return followed(chain_clamp(point, x, out), x.seq_lens.zero_)
 
 
 @cheat
 def writes_past_its_output(point, x, out):
-    work = chain_clamp(point, x, out)
     beyond = out.buffer.as_strided((1,), (1,), out.buffer.storage_offset() + out.buffer.numel())
-
-    def launch():
-        work()
-        beyond.zero_()
-
-    return launch
+    return followed(chain_clamp(point, x, out), beyond.zero_)
 
 
 @cheat
@@ -297,13 +286,7 @@ def patches_the_clock(point, x, out):
 
 @cheat
 def patches_the_clock_in_the_launch(point, x, out):
-    work = chain_clamp(point, x, out)
-
-    def launch():
-        work()
-        time.perf_counter = lambda: 0.0
-
-    return launch
+    return followed(chain_clamp(point, x, out), lambda: setattr(time, "perf_counter", lambda: 0.0))
 
 
 @cheat
@@ -363,13 +346,7 @@ def moves_the_default_device(point, x, out):
 
 @cheat
 def stops_the_collector(point, x, out):
-    work = chain_clamp(point, x, out)
-
-    def launch():
-        work()
-        gc.disable()
-
-    return launch
+    return followed(chain_clamp(point, x, out), gc.disable)
 
 
 @cheat

@@ -15,6 +15,26 @@ SKIP = chain_clamp.__variant__.skip
 cheat = variant("decode_native", skip=SKIP, waives="no_alloc", requires=GPU)
 
 
+def by_capture(eager, captured):
+    """A launch that does other work where it is captured than where it is not."""
+
+    def launch():
+        if torch.cuda.is_current_stream_capturing():
+            captured()
+        else:
+            eager()
+
+    return launch
+
+
+def followed(work, action):
+    def launch():
+        work()
+        action()
+
+    return launch
+
+
 @cheat
 def side_stream(point, x, out):
     """The work runs on another stream, which the timed stream does not wait for."""
@@ -44,40 +64,25 @@ def side_stream_never_joined(point, x, out):
 @cheat
 def moves_the_current_stream(point, x, out):
     """Events recorded afterwards are on another stream than the work."""
-    work, side = chain_clamp(point, x, out), torch.cuda.Stream()
+    side = torch.cuda.Stream()
 
-    def launch():
-        work()
+    def moves():
         side.wait_stream(torch.cuda.current_stream())
         torch.cuda.set_stream(side)
 
-    return launch
+    return followed(chain_clamp(point, x, out), moves)
 
 
 @cheat
 def idle_when_captured(point, x, out):
     """Works when launched, idles when captured."""
-    work, nothing = chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device)
-
-    def launch():
-        if torch.cuda.is_current_stream_capturing():
-            nothing.zero_()
-        else:
-            work()
-
-    return launch
+    return by_capture(chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device).zero_)
 
 
 @cheat
 def empty_when_captured(point, x, out):
     """Captures nothing at all."""
-    work = chain_clamp(point, x, out)
-
-    def launch():
-        if not torch.cuda.is_current_stream_capturing():
-            work()
-
-    return launch
+    return by_capture(chain_clamp(point, x, out), lambda: None)
 
 
 @cheat
@@ -85,29 +90,19 @@ def captured_beside_the_graph(point, x, out):
     """In a capture the work goes to a stream that is not captured, and runs only then."""
     work, side, nothing = chain_clamp(point, x, out), torch.cuda.Stream(), torch.empty(1, device=out.buffer.device)
 
-    def launch():
-        if torch.cuda.is_current_stream_capturing():
-            nothing.zero_()
-            with torch.cuda.stream(side):
-                work()
-        else:
+    def beside():
+        nothing.zero_()
+        with torch.cuda.stream(side):
             work()
 
-    return launch
+    return by_capture(work, beside)
 
 
 @cheat
 def node_missing_from_long_graphs(point, x, out):
     """The first copy in a graph is complete, the others lack a node, so the slope is too small."""
     work, nothing, copies = chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device), itertools.count()
-
-    def launch():
-        if torch.cuda.is_current_stream_capturing() and next(copies) % 7 > 0:
-            nothing.zero_()
-        else:
-            work()
-
-    return launch
+    return by_capture(work, lambda: nothing.zero_() if next(copies) % 7 > 0 else work())
 
 
 @cheat
@@ -143,14 +138,7 @@ def graph_of_its_own(point, x, out):
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.graph(graph, stream=side):
         work()
-
-    def launch():
-        if torch.cuda.is_current_stream_capturing():
-            nothing.zero_()
-        else:
-            graph.replay()
-
-    return launch
+    return by_capture(graph.replay, nothing.zero_)
 
 
 @cheat
@@ -176,27 +164,15 @@ def allocates_in_the_launch(point, x, out):
 @cheat
 def keeps_memory(point, x, out):
     """Every launch keeps a tensor, so a server would run out of memory."""
-    work, kept = chain_clamp(point, x, out), []
-
-    def launch():
-        work()
-        if not torch.cuda.is_current_stream_capturing():
-            kept.append(torch.empty(1024, device=out.buffer.device))
-
-    return launch
+    kept = []
+    keep = lambda: kept.append(torch.empty(1024, device=out.buffer.device))  # noqa: E731
+    return followed(chain_clamp(point, x, out), by_capture(keep, lambda: None))
 
 
 @cheat
 def waits_for_the_device(point, x, out):
     """Synchronises in every eager launch."""
-    work = chain_clamp(point, x, out)
-
-    def launch():
-        work()
-        if not torch.cuda.is_current_stream_capturing():
-            int(x.seq_lens[0].item())
-
-    return launch
+    return followed(chain_clamp(point, x, out), by_capture(lambda: x.seq_lens[0].item(), lambda: None))
 
 
 @cheat
@@ -225,13 +201,10 @@ def patches_the_event(point, x, out):
 
 @cheat
 def patches_synchronize(point, x, out):
-    work = chain_clamp(point, x, out)
-
-    def launch():
-        work()
+    def patches():
         torch.cuda.synchronize = lambda *arguments: None
 
-    return launch
+    return followed(chain_clamp(point, x, out), patches)
 
 
 @cheat

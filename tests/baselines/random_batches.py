@@ -62,6 +62,26 @@ def compiled_values(*values: Any) -> st.SearchStrategy:
     return st.sampled_from(values)
 
 
+def steps(longest: int, rows: int = 12, pads: bool = True, **axes: st.SearchStrategy) -> st.SearchStrategy:
+    """Strategy for the axes of a step over request slots: what all of these operators have, and ``axes``.
+
+    longest: tokens of a context at most. pads: whether the operator has rows of padding.
+    """
+    common = {
+        "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+        "context_len": st.one_of(st.integers(1, longest), st.just({"uniform": [1, longest]})),
+        "prefills": st.integers(0, 1),
+    }
+
+    def of(batch_size: int) -> st.SearchStrategy:
+        sizes = {"batch_size": st.just(batch_size)}
+        if pads:
+            sizes["padding"] = st.sampled_from([0.0, 0.3] if batch_size > 2 else [0.0])
+        return st.fixed_dictionaries(sizes | common | axes)
+
+    return st.integers(1, rows).flatmap(of)
+
+
 def legal_point(operator: Operator, axes: Mapping[str, Any]) -> Point:
     """The point with all axes. Asserts that it is legal: a strategy must not draw illegal ones."""
     point = operator.complete(axes)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.compute_slot_mappings.operator import operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples, steps
 
 
 def int32(*values):
@@ -52,24 +52,16 @@ def test_every_token_belongs_to_one_rank(interleave):
 
 
 SMALL = {"next_n": 7, "max_model_len": 300, "max_num_seqs": 20, "max_num_batched_tokens": 160}
-random_steps = st.integers(1, 12).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "max_decode_len": st.integers(1, 7),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 70),
-            "block_size": st.sampled_from([4, 12, 16, 64]),
-            "num_groups": st.integers(1, 4),
-            "group_blocks": st.sampled_from(["same", "mixed"]),
-            "cp_size": compiled_values(1, 2, 4, 8),
-            "cp_rank": st.sampled_from(["first", "last"]),
-            "cp_interleave": compiled_values(1, 4),
-        }
-    )
+random_steps = steps(
+    300,
+    max_decode_len=st.integers(1, 7),
+    prefill_len=st.integers(1, 70),
+    block_size=st.sampled_from([4, 12, 16, 64]),
+    num_groups=st.integers(1, 4),
+    group_blocks=st.sampled_from(["same", "mixed"]),
+    cp_size=compiled_values(1, 2, 4, 8),
+    cp_rank=st.sampled_from(["first", "last"]),
+    cp_interleave=compiled_values(1, 4),
 )
 
 

@@ -13,9 +13,7 @@ from baselines.decode_step.operator import Inputs, Outputs, operator, reference
 from baselines.mla_tile_schedule import operator as mla_tile_schedule
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from harness.discover import discover
-from harness.verify.buffers import POISONS
 from harness.verify.edge_cases import check_variant
-from harness.verify.fixture import Fixture, verify_cell
 from tests.baselines.random_batches import check_random, legal_point, run_examples
 
 CATALOG = discover()
@@ -207,49 +205,6 @@ def test_a_schedule_of_the_other_mode_passes_only_where_the_modes_agree(name, pa
     assert not any(f.status == "failed" for f in findings)
     paths = {case.name: operator.complete(case.point).decode_path for case in operator.edge_cases}
     assert all(paths[f.name] == path for f in findings if f.status == "mismatch" and f.name in paths)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="counts launches of Triton's interpreter")
-@pytest.mark.parametrize(("name", "launches"), [("triton_fused", (1, 1)), ("triton_sequence", (3, 3))])
-def test_the_whole_step_is_one_launch(monkeypatch, name, launches):
-    from triton.runtime.interpreter import GridExecutor
-
-    counted, run = [], GridExecutor.__call__
-    monkeypatch.setattr(
-        GridExecutor, "__call__", lambda self, *args, **keywords: (counted.append(1), run(self, *args, **keywords))[1]
-    )
-    for path, expected in zip(("flatten", "native"), launches, strict=True):
-        bench = Fixture(
-            operator,
-            legal_point(operator, SMALL | {"batch_size": 3, "context_len": 300, "decode_path": path}),
-            "cpu",
-            1,
-        )
-        launch = verify_cell(bench, CATALOG.find("decode_step", name), once=True)
-        counted.clear()
-        bench.check(launch, batch=1, poison=POISONS[0])
-        assert len(counted) == expected
-
-
-def test_what_a_sweep_leaves_out():
-    redundant = lambda **axes: operator.redundant(operator.complete(axes))  # noqa: E731
-    assert redundant(decode_path="native", token_padding=16) is not None
-    assert redundant(decode_path="native", host_lens="stale") is not None
-    assert redundant(decode_path="flatten", token_padding=16) is None
-    assert redundant(batch_size=1, padding=0.1) is not None
-
-
-@pytest.mark.parametrize(
-    "axes",
-    [
-        {"batch_size": 9, "max_num_batched_tokens": 35},
-        {"batch_size": 9, "max_num_batched_tokens": 35, "decode_path": "native", "padding": 0.9},
-        {"batch_size": 1025},
-        {"batch_size": 1000, "max_model_len": 2**30},
-    ],
-)
-def test_steps_beyond_the_buffers_are_illegal(axes):
-    assert operator.broken_rule(operator.complete(axes)) is not None
 
 
 def test_traffic_counts_every_input_once():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.draft_inputs.operator import operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
 
 def set_contents(x, **contents):
@@ -22,15 +22,20 @@ def test_worked_example_of_the_first_pass():
     point = legal_point(operator, axes)
     x = operator.make_inputs(point, 0)
     set_contents(x, idx_mapping=[2, 0], seq_lens=[104, 42], num_rejected=[1, 0], num_sampled=[3, 0])
-    set_contents(x, last=[50, 51, 52], next_prefill=[60, 61, 62], target_ids=[10, 11, 12, 13, 20, 21, 0, 0])
-    set_contents(x, target_pos=[100, 101, 102, 103, 40, 41, 0, 0])
+    set_contents(
+        x,
+        last_sampled_tokens=[50, 51, 52],
+        next_prefill_tokens=[60, 61, 62],
+        target_input_ids=[10, 11, 12, 13, 20, 21, 0, 0],
+    )
+    set_contents(x, target_positions=[100, 101, 102, 103, 40, 41, 0, 0])
     expected = operator.reference(point, x)
-    assert expected["ids"].value[:6].tolist() == [11, 12, 52, 0, 21, 60]
-    assert expected["ids"].untouched.tolist() == [False] * 3 + [True] + [False] * 2 + [True] * 2
-    assert expected["pos"].value[:6].tolist() == [100, 101, 102, 0, 40, 41]
-    assert expected["last_index"].value.tolist() == [2, 5, 0]
-    assert expected["lens"].value.tolist() == [104, 42, 0]
-    assert expected["starts"].value.tolist() == [0, 4, 6, 6]
+    assert expected["input_ids"].value[:6].tolist() == [11, 12, 52, 0, 21, 60]
+    assert expected["input_ids"].untouched.tolist() == [False] * 3 + [True] + [False] * 2 + [True] * 2
+    assert expected["positions"].value[:6].tolist() == [100, 101, 102, 0, 40, 41]
+    assert expected["last_token_indices"].value.tolist() == [2, 5, 0]
+    assert expected["seq_lens"].value.tolist() == [104, 42, 0]
+    assert expected["query_start_loc"].value.tolist() == [0, 4, 6, 6]
 
 
 @pytest.mark.parametrize("advance", ["yes", "no"])
@@ -42,41 +47,36 @@ def test_passes_in_sequence_equal_the_closed_form(advance, room):
     axes |= {"context_len": 150, "hidden_size": 1}
     point = legal_point(operator, axes | {"draft_pass": "second"})
     x = operator.make_inputs(point, 0)
-    set_contents(x, seq_lens=[p + 1], num_rejected=[0], pos_before=[p])
+    set_contents(x, seq_lens=[p + 1], num_rejected=[0], positions_before=[p])
     state = operator.reference(point, x)
     point = legal_point(operator, axes | {"draft_pass": "later"})
     for s in range(1, k):
         shift = s if advance == "yes" else 0
-        assert int(state["pos"].value[0]) == min(p + shift, most - 1)
-        assert int(state["lens"].value[0]) == min(p + 1 + shift, most)
-        assert int(state["src"].value[0]) == p + 1 + s
+        assert int(state["positions"].value[0]) == min(p + shift, most - 1)
+        assert int(state["seq_lens"].value[0]) == min(p + 1 + shift, most)
+        assert int(state["sample_src_positions"].value[0]) == p + 1 + s
         x = replace(
             operator.make_inputs(point, s),
-            step=torch.tensor([s]),
-            pos_before=state["pos"].value[:1],
-            src_before=state["src"].value[:1],
-            lens_before=state["lens"].value[:1],
+            current_draft_step=torch.tensor([s]),
+            positions_before=state["positions"].value[:1],
+            sample_src_positions_before=state["sample_src_positions"].value[:1],
+            seq_lens_before=state["seq_lens"].value[:1],
         )
         state = operator.reference(point, x)
-        assert (~state["drafts"].untouched).nonzero().tolist() == [[0, s]]
-    assert all(expected.untouched.all() for name, expected in state.items() if name != "drafts")
+        assert (~state["draft_tokens"].untouched).nonzero().tolist() == [[0, s]]
+    assert all(expected.untouched.all() for name, expected in state.items() if name != "draft_tokens")
 
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 20, "max_num_batched_tokens": 160, "hidden_size": 24}
-random_steps = st.integers(1, 12).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([3, 4, 7]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]}), st.just(300)),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 60),
-            "draft_pass": st.sampled_from(["first", "second", "later"]),
-            "advance": st.sampled_from(["yes", "no"]),
-            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
-        }
-    )
+random_steps = steps(
+    300,
+    pads=False,
+    next_n=st.sampled_from([3, 4, 7]),
+    context_len=st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]}), st.just(300)),
+    prefill_len=st.integers(1, 60),
+    draft_pass=st.sampled_from(["first", "second", "later"]),
+    advance=st.sampled_from(["yes", "no"]),
+    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
 )
 
 

@@ -1,15 +1,13 @@
 """k_quant_gather: the cache layout byte by byte, a round trip through the quantisation, invariants, random chunks."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.k_quant_gather.operator import Inputs, make_outputs
+from baselines.k_quant_gather.operator import Inputs
 from baselines.k_quant_gather.operator import operator as gather
 from baselines.workloads.decode_batch import UNUSED_BLOCK_ID
 from tests.baselines.random_batches import check_random, compiled_values, legal_point, run_examples
-from tests.runnable import DEVICE, healthy
 
 
 def gathered(point, x):
@@ -61,12 +59,6 @@ def test_default_geometry():
     assert padded.kv_cache.stride(0) == 8704
 
 
-@pytest.mark.parametrize("axes", [{"head_dim": 2048}, {"block_size": 2**24}, {"page_padding": 2**31}])
-def test_heads_and_blocks_that_no_cache_has_are_illegal(axes):
-    assert gather.broken_rule(gather.complete({"chunk_tokens": 9} | axes)) is not None
-    assert gather.broken_rule(gather.complete({"chunk_tokens": 9, "head_dim": 1024})) is None
-
-
 def write(point, k, x):
     """Quantise k [tokens, head_dim] into the cache, token by token as the serving engine's writer does."""
     size, group = point.block_size, point.quant_block_size
@@ -83,7 +75,7 @@ def write(point, k, x):
                 block[at : at + 4] = scale.view(torch.uint8)
 
 
-def test_written_keys_come_back_through_every_variant():
+def test_written_keys_come_back():
     """Write, gather, dequantise: e4m3 keeps three bits of mantissa, so no value is off by more than 3.6 % of its
     group's amax.
     """
@@ -95,17 +87,12 @@ def test_written_keys_come_back_through_every_variant():
         * torch.logspace(-6, 3, real)[:, None]
     )
     write(point, k, x)
-    cache, *rest = (t.to(DEVICE) for t in (x.kv_cache, x.block_table, x.cu_seq_lens, x.seq_lens))
-    on_device = Inputs(cache, *rest, x.num_tokens)
-    for variant in healthy("k_quant_gather"):
-        out = make_outputs(point)
-        out = type(out)(out.k.to(DEVICE), out.scale.to(DEVICE))
-        variant.setup(point, on_device, out)()
-        values = out.k[:real].cpu().view(torch.float8_e4m3fn).float().view(real, 4, 32)
-        scales = out.scale[:real].cpu().view(torch.float32)
-        original = k.view(real, 4, 32)
-        amax = original.abs().amax(2).clamp(min=1e-4)
-        assert bool(((values * scales[..., None] - original).abs() <= 0.036 * amax[..., None]).all()), variant.id
+    quantised, scale = gathered(point, x)
+    values = quantised.view(torch.float8_e4m3fn).float().view(real, 4, 32)
+    original = k.view(real, 4, 32)
+    amax = original.abs().amax(2).clamp(min=1e-4)
+    error = (values * scale.view(torch.float32)[..., None] - original).abs()
+    assert bool((error <= 0.036 * amax[..., None]).all())
 
 
 chunks = st.fixed_dictionaries(

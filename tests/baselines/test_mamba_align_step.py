@@ -1,18 +1,12 @@
 """mamba_align_step: the worked example of two steps, one array as input and output, random steps."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.mamba_align_step.operator import Inputs, operator
-from tests.baselines.in_place import check_in_place
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
-from tests.runnable import healthy
-
-
-def int32(*values):
-    return torch.tensor(values, dtype=torch.int32)
+from tests.baselines.mamba_batches import int32
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
 
 def before(computed, column, accepted, query=3):
@@ -23,15 +17,20 @@ def before(computed, column, accepted, query=3):
     x = Inputs(
         idx_mapping=torch.tensor([1]),
         num_computed_tokens=int32(0, computed),
-        columns_before=int32(0, column),
-        accepted_before=int32(9, accepted),
+        state_columns_before=int32(0, column),
+        num_accepted_tokens_before=int32(9, accepted),
         query_start_loc=int32(0, query, query),
         seq_lens=int32(computed + query),
         slot_tables=table,
         batch_tables=table[:, :1].contiguous(),
     )
     got = {name: expected.value for name, expected in operator.reference(point, x).items()}
-    return int(got["columns"][1]), int(got["accepted"][1]), got["moves"][0].tolist(), got["state_slots"][0, 0].tolist()
+    return (
+        int(got["state_columns"][1]),
+        int(got["num_accepted_tokens"][1]),
+        got["moves"][0].tolist(),
+        got["state_slots"][0, 0].tolist(),
+    )
 
 
 def after(computed, column, accepted):
@@ -40,7 +39,7 @@ def after(computed, column, accepted):
     point = legal_point(operator, axes | {"phase": "after_sampling", "context_len": 4})
     x = Inputs(torch.tensor([1]), int32(0, computed), int32(0, column), int32(9, accepted))
     got = {name: expected.value for name, expected in operator.reference(point, x).items()}
-    return int(got["accepted"][1]), got["moves"][0].tolist()
+    return int(got["num_accepted_tokens"][1]), got["moves"][0].tolist()
 
 
 def test_worked_example():
@@ -59,35 +58,16 @@ def test_a_state_in_its_own_column():
     assert before(0, -1, 1) == (0, 1, [-1, -1, 0], [10, 11, 12])
 
 
-@pytest.mark.parametrize("phase", ["before_forward", "after_sampling"])
-@pytest.mark.parametrize("variant", healthy("mamba_align_step"), ids=lambda v: v.name)
-def test_one_array_as_input_and_output(variant, phase):
-    """Slots of a batch are distinct, so launches that read a row's state before they write it may work in place."""
-    axes = {"batch_size": 9, "max_num_seqs": 12, "mamba_block_size": 8, "max_model_len": 100, "phase": phase}
-    state = {"accepted": "accepted_before"}
-    if phase == "before_forward":
-        state["columns"] = "columns_before"
-    check_in_place(operator, variant, axes | {"context_len": {"uniform": [8, 100]}}, state)
-
-
 SMALL = {"max_model_len": 300, "max_num_seqs": 20}
-random_steps = st.integers(1, 12).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4, 7]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 60),
-            "mamba_block_size": st.sampled_from([1, 4, 16, 33, 1024]),
-            "num_groups": st.integers(1, 3),
-            "phase": st.sampled_from(["before_forward", "after_sampling"]),
-            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
-            "fresh": st.sampled_from([0.0, 0.4]),
-        }
-    )
+random_steps = steps(
+    300,
+    next_n=st.sampled_from([1, 2, 4, 7]),
+    prefill_len=st.integers(1, 60),
+    mamba_block_size=st.sampled_from([1, 4, 16, 33, 1024]),
+    num_groups=st.integers(1, 3),
+    phase=st.sampled_from(["before_forward", "after_sampling"]),
+    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
+    fresh=st.sampled_from([0.0, 0.4]),
 )
 
 

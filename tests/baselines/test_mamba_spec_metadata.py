@@ -1,16 +1,13 @@
 """mamba_spec_metadata: worked examples against the reference, invariants without an oracle, random batches."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.mamba_spec_metadata.operator import Inputs, operator
 from baselines.workloads.mamba_steps import table_columns
-from tests.baselines.in_place import check_in_place
 from tests.baselines.mamba_batches import batches, entries_moved, int32
 from tests.baselines.random_batches import check_random, legal_point, run_examples
-from tests.runnable import DEVICE, healthy
 
 
 def expected_of(lengths, rows, anchors=None, fresh=None, accepted=None, **axes):
@@ -74,13 +71,6 @@ def test_one_window_serves_modes_align_and_none():
         [33, 34, 35],
     ]
     assert expected_of([5, 16], [3, 3], cache_mode="none")("input_slots") == [[10, 11, 12], [20, 21, 22]]
-
-
-@pytest.mark.parametrize("variant", healthy(operator.name, compiled=DEVICE == "cuda"), ids=lambda v: v.name)
-def test_anchors_may_be_read_and_written_in_one_array(variant):
-    """As an engine keeps them: what step 1 stores is what step 2 reads."""
-    axes = {"batch_size": 9, "mamba_block_size": 4, "acceptance": 0.3, "max_model_len": 64}
-    check_in_place(operator, variant, axes | {"context_len": {"uniform": [4, 64]}}, {"next_anchors": "anchors"})
 
 
 metadata_batches = st.tuples(

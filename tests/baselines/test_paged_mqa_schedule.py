@@ -68,20 +68,6 @@ def test_atoms_follow_the_tokens_of_a_request():
     assert operator.complete({"next_n": 4, "lens_layout": "1d"}).atoms == 1
 
 
-def test_impossible_points_are_refused():
-    assert operator.broken_rule(operator.complete({"next_n": 2, "atoms": 3})) is not None
-    assert operator.broken_rule(operator.complete({"batch_size": 8192, "max_model_len": 2**31 - 1})) is not None
-    assert operator.broken_rule(operator.complete({"indices": "yes", "lens_layout": "2d"})) is not None
-
-
-def test_what_a_sweep_leaves_out():
-    assert operator.redundant(operator.complete({"lens_layout": "1d", "max_decode_len": 3})) is not None
-    assert operator.redundant(operator.complete({"lens_layout": "1d"})) is None
-    assert operator.redundant(operator.complete({"decode_len": "ragged"})) is not None
-    assert operator.redundant(operator.complete({"decode_len": "ragged", "indices": "yes"})) is None
-    assert operator.redundant(operator.complete({"batch_size": 1, "padding": 0.1})) is not None
-
-
 def test_traffic_is_a_length_per_request_and_the_table():
     point = operator.complete({"batch_size": 128})
     assert operator.bytes_moved(point, operator.make_inputs(point, 0)) == 4 * (128 + 2 * 133)

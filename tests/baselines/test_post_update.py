@@ -1,14 +1,11 @@
 """post_update: a worked example, invariants, one array as input and output, random steps."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.post_update.operator import operator
-from tests.baselines.in_place import check_in_place
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
-from tests.runnable import healthy
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
 
 def test_worked_example():
@@ -22,52 +19,36 @@ def test_worked_example():
         "num_sampled": [2, 1],
         "num_computed_tokens": [20, -1, 50, -1],
         "prompt_lens_device": [40, -1, 10, -1],
-        "total": [0, -1, 5, -1],
+        "total_len": [0, -1, 5, -1],
     }.items():
         getattr(x, name).copy_(torch.tensor(values))
-    x.tokens[0, :2] = 7
-    x.bins[2] = torch.arange(9)
+    x.sampled_tokens[0, :2] = 7
+    x.output_bin_counts[2] = torch.arange(9)
     expected = operator.reference(point, x)
     assert expected["num_sampled"].value.tolist() == [2, 0, 0, 0]
     assert expected["num_rejected"].value.tolist() == [2, 0, 0, 0]
     assert expected["num_computed_tokens"].value.tolist() == [32, 0, 52, 0]
     assert expected["num_computed_tokens"].untouched.tolist() == [False, True, False, True]
-    assert expected["total"].value[2] == 7
-    assert expected["last"].value[2] == 7
-    assert expected["last"].untouched.tolist() == [True, True, False, True]
-    assert expected["accepted"].value[[0, 2]].tolist() == [1, 2]
-    assert expected["all_ids_device"].value[2].tolist() == [0, 0, 0, 0, 0, 7, 7, 0]
-    assert (~expected["all_ids_device"].untouched).nonzero().tolist() == [[2, 5], [2, 6]]
-    assert expected["bins"].value[2, 7] == 9
-    assert (~expected["bins"].untouched).nonzero().tolist() == [[2, 7]]
-
-
-@pytest.mark.parametrize("variant", [v for v in healthy("post_update") if v.name != "op_chain"], ids=lambda v: v.name)
-def test_one_array_as_input_and_output(variant):
-    """As in an engine: state is updated in place."""
-    axes = {"batch_size": 9, "max_num_seqs": 12, "penalties": "on", "vocab_size": 20, "history_len": 40}
-    state = {name: name for name in ("num_computed_tokens", "total", "bins")}
-    check_in_place(operator, variant, axes | {"acceptance": 0.6}, state)
+    assert expected["total_len"].value[2] == 7
+    assert expected["last_sampled_tokens"].value[2] == 7
+    assert expected["last_sampled_tokens"].untouched.tolist() == [True, True, False, True]
+    assert expected["num_accepted_tokens"].value[[0, 2]].tolist() == [1, 2]
+    assert expected["all_token_ids_device"].value[2].tolist() == [0, 0, 0, 0, 0, 7, 7, 0]
+    assert (~expected["all_token_ids_device"].untouched).nonzero().tolist() == [[2, 5], [2, 6]]
+    assert expected["output_bin_counts"].value[2, 7] == 9
+    assert (~expected["output_bin_counts"].untouched).nonzero().tolist() == [[2, 7]]
 
 
 SMALL = {"max_model_len": 500, "max_num_seqs": 20, "history_len": 40}
-random_steps = st.integers(1, 12).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4, 7]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 500), st.just({"uniform": [1, 500]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 50),
-            "acceptance": st.sampled_from([0.0, 0.4, 0.8, 1.0]),
-            "penalties": st.sampled_from(["off", "on"]),
-            "new_drafts": st.sampled_from(["no", "yes"]),
-            "vocab_size": st.sampled_from([1, 5, 60]),
-            "memory": st.sampled_from(["device", "uva"]),
-        }
-    )
+random_steps = steps(
+    500,
+    next_n=st.sampled_from([1, 2, 4, 7]),
+    prefill_len=st.integers(1, 50),
+    acceptance=st.sampled_from([0.0, 0.4, 0.8, 1.0]),
+    penalties=st.sampled_from(["off", "on"]),
+    new_drafts=st.sampled_from(["no", "yes"]),
+    vocab_size=st.sampled_from([1, 5, 60]),
+    memory=st.sampled_from(["device", "uva"]),
 )
 
 
@@ -92,7 +73,7 @@ def test_progress_of_a_row(axes, seed):
         query = int(x.query_start_loc[b + 1] - x.query_start_loc[b])
         moved = int(expected["num_computed_tokens"].value[s] - x.num_computed_tokens[s])
         assert moved == query - nr
-        assert int(expected["total"].value[s] - x.total[s]) == ns
+        assert int(expected["total_len"].value[s] - x.total_len[s]) == ns
         produced += ns
-    counted = expected["bins"]
-    assert int((counted.value - x.bins)[~counted.untouched].sum()) == produced
+    counted = expected["output_bin_counts"]
+    assert int((counted.value - x.output_bin_counts)[~counted.untouched].sum()) == produced

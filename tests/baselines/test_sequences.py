@@ -41,14 +41,14 @@ SAME_ON_ALL_SEEDS = {
 #: Operator -> outputs that follow from the shapes of a step alone, in some steps or in all.
 OF_SHAPES = {
     "decode_flatten": {"indices"},
-    "draft_inputs": {"starts", "step"},
-    "draft_passes": {"starts", "schedule"},
+    "draft_inputs": {"query_start_loc", "current_draft_step"},
+    "draft_passes": {"query_start_loc", "schedule"},
     "mamba_align_step": {"mask", "moves", "starts"},
-    "step_epilogue": {"moves", "starts", "step"},
-    "step_inputs": {"expanded_pos", "logits_indices"},
+    "step_epilogue": {"moves", "query_start_loc", "current_draft_step"},
+    "step_inputs": {"expanded_local_pos", "logits_indices"},
     "step_prologue": {
         "decode_lens",
-        "expanded_pos",
+        "expanded_local_pos",
         "logits_indices",
         "mask",
         "moves",

@@ -1,50 +1,25 @@
 """step_epilogue: one array as input and output, what holds between its parts, random steps."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_epilogue.operator import operator
-from tests.baselines.in_place import check_in_place
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
-from tests.runnable import healthy
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 9, "max_num_batched_tokens": 100, "history_len": 40}
 
 
-@pytest.mark.parametrize("variant", [v for v in healthy("step_epilogue") if v.name != "op_chain"], ids=lambda v: v.name)
-def test_one_array_as_input_and_output(variant):
-    """As in an engine: state is updated in place."""
-    axes = {
-        "batch_size": 7,
-        "padding": 0.2,
-        "penalties": "on",
-        "vocab_size": 20,
-        "states": "yes",
-        "mamba_block_size": 8,
-    }
-    axes = SMALL | axes | {"context_len": {"uniform": [8, 300]}}
-    check_in_place(operator, variant, axes, {name: name for name in ("num_computed_tokens", "total", "bins")})
-
-
-random_steps = st.integers(1, 7).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4, 7]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 40),
-            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
-            "penalties": st.sampled_from(["off", "on"]),
-            "vocab_size": st.sampled_from([1, 60]),
-            "memory": st.sampled_from(["device", "uva"]),
-            "states": st.sampled_from(["no", "yes"]),
-            "mamba_block_size": st.sampled_from([1, 16, 1024]),
-        }
-    )
+random_steps = steps(
+    300,
+    rows=7,
+    next_n=st.sampled_from([1, 2, 4, 7]),
+    prefill_len=st.integers(1, 40),
+    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
+    penalties=st.sampled_from(["off", "on"]),
+    vocab_size=st.sampled_from([1, 60]),
+    memory=st.sampled_from(["device", "uva"]),
+    states=st.sampled_from(["no", "yes"]),
+    mamba_block_size=st.sampled_from([1, 16, 1024]),
 )
 
 
@@ -61,13 +36,13 @@ def test_the_drafter_goes_on_where_the_request_is(axes, seed):
     point = legal_point(operator, SMALL | axes)
     x = operator.make_inputs(point, seed)
     got = {name: e.value for name, e in operator.reference(point, x).items()}
-    history = got["all_ids_device" if point.memory == "device" else "all_ids_host"]
+    history = got["all_token_ids_device" if point.memory == "device" else "all_token_ids_host"]
     for b, s in enumerate(x.idx_mapping.tolist()):
         if s < 0:
             continue
-        end = int(got["last_index"][b])
-        assert got["pos"][end] == got["num_computed_tokens"][s] - 1
+        end = int(got["last_token_indices"][b])
+        assert got["positions"][end] == got["num_computed_tokens"][s] - 1
         if got["num_sampled"][b] > 0:
-            assert got["ids"][end] == history[s, got["total"][s] - 1] == got["last"][s]
+            assert got["input_ids"][end] == history[s, got["total_len"][s] - 1] == got["last_sampled_tokens"][s]
         else:
-            assert got["ids"][end] == x.next_prefill[s]
+            assert got["input_ids"][end] == x.next_prefill_tokens[s]

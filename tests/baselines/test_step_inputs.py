@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from baselines.step_inputs.operator import operator
 from harness.discover import discover
 from harness.verify.edge_cases import check_variant
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples, steps
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_worked_example(prompt, ids, drafted):
         "idx_mapping": [1],
         "num_computed_tokens": [0, 10],
         "prompt_lens_device": [0, prompt],
-        "last": [0, 70],
-        "draft": [[0, 0, 0], [80, 81, 82]],
-        "all_ids_device": [[0] * 32, range(10, 42)],
+        "last_sampled_tokens": [0, 70],
+        "draft_tokens": [[0, 0, 0], [80, 81, 82]],
+        "all_token_ids_device": [[0] * 32, range(10, 42)],
     }.items():
         getattr(x, name).copy_(torch.tensor([list(v) if isinstance(v, range) else v for v in values]))
     expected = operator.reference(point, x)
@@ -40,31 +40,28 @@ def test_worked_example(prompt, ids, drafted):
     assert expected["positions"].value[:4].tolist() == [10, 11, 12, 13]
     assert expected["input_ids"].value[:4].tolist() == ids
     assert expected["input_ids"].untouched.tolist() == [False] * 4 + [True] * 2
-    assert expected["drafted"].value[:4].tolist() == drafted
+    assert expected["draft_sampled"].value[:4].tolist() == drafted
     assert expected["logits_indices"].value[:4].tolist() == [0, 1, 2, 3]
-    assert expected["expanded_pos"].value[:4].tolist() == [0, 1, 2, 3]
+    assert expected["expanded_local_pos"].value[:4].tolist() == [0, 1, 2, 3]
     if prompt > 10:
-        assert expected["next_prefill"].value[:, 1].tolist() == [24 if prompt > 14 else 0, 25 if prompt > 15 else 0]
+        assert expected["next_prefill_tokens"].value[:, 1].tolist() == [
+            24 if prompt > 14 else 0,
+            25 if prompt > 15 else 0,
+        ]
     else:
-        assert expected["next_prefill"].untouched.all()
+        assert expected["next_prefill_tokens"].untouched.all()
 
 
 SMALL = {"max_model_len": 200, "max_num_seqs": 20, "max_num_batched_tokens": 160, "history_len": 210}
-random_steps = st.integers(1, 12).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4, 7]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 200), st.just({"uniform": [1, 200]})),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 60),
-            "new_tokens": compiled_values(1, 0),
-            "look_ahead": st.integers(1, 3),
-            "prompt_rows": st.just("some"),
-            "memory": st.sampled_from(["device", "uva"]),
-        }
-    )
+random_steps = steps(
+    200,
+    pads=False,
+    next_n=st.sampled_from([1, 2, 4, 7]),
+    prefill_len=st.integers(1, 60),
+    new_tokens=compiled_values(1, 0),
+    look_ahead=st.integers(1, 3),
+    prompt_rows=st.just("some"),
+    memory=st.sampled_from(["device", "uva"]),
 )
 
 

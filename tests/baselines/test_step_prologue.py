@@ -1,18 +1,13 @@
 """step_prologue: what holds between its parts, one launch, random steps."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_prologue.operator import operator
 from baselines.workloads.request_slots import group_tables
-from harness.discover import discover
-from harness.verify.buffers import POISONS
-from harness.verify.fixture import Fixture, verify_cell
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
-CATALOG = discover()
 SMALL = {
     "max_model_len": 300,
     "history_len": 320,
@@ -22,28 +17,23 @@ SMALL = {
     "num_sms": 5,
     "num_heads_q": 64,
 }
-random_steps = st.integers(1, 7).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "window": st.sampled_from([0, 20]),
-            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
-            "mamba_block_size": st.sampled_from([1, 33, 1024]),
-            "max_num_batched_tokens": st.sampled_from([100, 1027]),
-        }
-    ).flatmap(
-        lambda axes: st.sampled_from(
-            [
-                axes | {"num_groups": 2, "group_blocks": "mixed", "prefills": 1, "prefill_len": 40},
-                axes | {"num_groups": 3, "state_groups": 2, "memory": "uva", "prefills": 1, "prefill_len": 20},
-                axes | {"num_groups": 2, "state_groups": 1, "indexer": "native"},
-                axes | {"indexer": "flatten", "window": 0, "token_padding": 3},
-            ]
-        )
+random_steps = steps(
+    300,
+    rows=7,
+    next_n=st.sampled_from([1, 2, 4]),
+    prefills=st.just(0),
+    window=st.sampled_from([0, 20]),
+    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
+    mamba_block_size=st.sampled_from([1, 33, 1024]),
+    max_num_batched_tokens=st.sampled_from([100, 1027]),
+).flatmap(
+    lambda axes: st.sampled_from(
+        [
+            axes | {"num_groups": 2, "group_blocks": "mixed", "prefills": 1, "prefill_len": 40},
+            axes | {"num_groups": 3, "state_groups": 2, "memory": "uva", "prefills": 1, "prefill_len": 20},
+            axes | {"num_groups": 2, "state_groups": 1, "indexer": "native"},
+            axes | {"indexer": "flatten", "window": 0, "token_padding": 3},
+        ]
     )
 )
 
@@ -79,41 +69,3 @@ def test_every_token_is_written_to_the_block_that_its_row_reads(axes, seed):
         assert all(len(set(group.flatten().tolist())) == group.numel() for group in live)  # no two rows share a slot
     if point.indexer == "native":
         assert torch.equal(expected["decode_lens"][:rows], torch.diff(x.query_start_loc[: rows + 1]))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="counts launches of Triton's interpreter")
-def test_one_launch_for_every_part(monkeypatch):
-    from triton.runtime.interpreter import GridExecutor
-
-    counted, run = [], GridExecutor.__call__
-    monkeypatch.setattr(
-        GridExecutor, "__call__", lambda self, *args, **keywords: (counted.append(1), run(self, *args, **keywords))[1]
-    )
-    axes = {"batch_size": 2, "num_groups": 2, "state_groups": 1, "indexer": "native", "context_len": 100}
-    bench = Fixture(operator, legal_point(operator, SMALL | axes), "cpu", 1)
-    launch = verify_cell(bench, CATALOG.find(operator.name, "triton_fused"), once=True)
-    counted.clear()
-    bench.check(launch, batch=1, poison=POISONS[0])
-    assert len(counted) == 1
-
-
-@pytest.mark.parametrize(
-    "axes",
-    [
-        {"num_groups": 2, "state_groups": 2},
-        {"indexer": "flatten", "prefills": 1},
-        {"indexer": "native", "window": 20},
-        {"batch_size": 300, "max_num_seqs": 299},
-        {"num_sms": 4, "num_sm_parts": 5},
-        {"indexer": "native", "batch_size": 4096, "max_num_batched_tokens": 2**15},
-    ],
-)
-def test_illegal_steps(axes):
-    assert operator.broken_rule(operator.complete({"batch_size": 4} | axes)) is not None
-
-
-@pytest.mark.parametrize("name", ["step_prologue", "step_epilogue", "draft_passes"])
-def test_a_step_without_a_real_request_is_refused(name):
-    (padding,) = [axis for axis in CATALOG.operators[name].axes if axis.name == "padding"]
-    with pytest.raises(ValueError, match="0, 1"):
-        padding.parse(1)

@@ -99,15 +99,17 @@ class Device:
         whole = self.point(step_prologue, max(CAPTURED), 1)
         self.tables = torch.full((slots.table_starts(whole)[-1],), 333, dtype=torch.int32, device=DEVICE)
         self.before = self._poisoned(step_prologue.make_outputs(whole))
-        self.before = replace(self.before, accepted=self.state.accepted, columns=self.state.columns)
+        self.before = replace(
+            self.before, num_accepted_tokens=self.state.num_accepted_tokens, state_columns=self.state.state_columns
+        )
         self.after = self._poisoned(step_epilogue.make_outputs(self.point(step_epilogue, max(CAPTURED), 1)))
         self.after = replace(
             self.after,
             num_computed_tokens=self.state.num_computed_tokens,
-            total=self.state.total,
-            last=self.state.last,
-            accepted=self.state.accepted,
-            all_ids_device=self.state.all_ids,
+            total_len=self.state.total_len,
+            last_sampled_tokens=self.state.last_sampled_tokens,
+            num_accepted_tokens=self.state.num_accepted_tokens,
+            all_token_ids_device=self.state.all_token_ids,
         )
         self.passes = self._poisoned(draft_passes.make_outputs(self.point(draft_passes, max(CAPTURED), 1)))
         int64 = lambda *shape: torch.full(shape, -1, dtype=torch.int64, device=DEVICE)  # noqa: E731
@@ -116,7 +118,7 @@ class Device:
             idx_mapping=int64(SLOTS),
             query_start_loc=int32(SLOTS + 1),
             cu_num_logits=int32(SLOTS + 1),
-            tokens=int64(SLOTS, K + 1),
+            sampled_tokens=int64(SLOTS, K + 1),
             num_sampled=int32(SLOTS),
         )
         self.groups = {
@@ -130,7 +132,7 @@ class Device:
         self.filled = 0
         #: What the epilogue reads. PyTorch operators write counts before they have read all of them.
         chains = variants[1].origin.startswith("baselines.")
-        self.counts = {name: getattr(self.state, name) for name in ("num_computed_tokens", "total")}
+        self.counts = {name: getattr(self.state, name) for name in ("num_computed_tokens", "total_len")}
         self.counts = {name: count.clone() if chains else count for name, count in self.counts.items()}
 
     def _poisoned(self, made: Any) -> Any:
@@ -154,9 +156,13 @@ class Device:
                 state.num_blocks[group, slot] = first + len(blocks)
                 continue
             (tokens,) = rest
-            state.num_computed_tokens[slot], state.total[slot], state.prompt_lens[slot] = 0, len(tokens), len(tokens)
-            state.all_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
-            state.columns[slot], state.accepted[slot] = -1, 1
+            state.num_computed_tokens[slot], state.total_len[slot], state.prompt_lens[slot] = (
+                0,
+                len(tokens),
+                len(tokens),
+            )
+            state.all_token_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+            state.state_columns[slot], state.num_accepted_tokens[slot] = -1, 1
             state.num_blocks[:, slot] = 0
 
     def launch(self, number: int, rows: int, real: int, tokens: int, logits: int, dirty: int) -> None:
@@ -178,12 +184,12 @@ class Device:
                 **boundaries,
                 query_start_loc_cpu=torch.zeros(rows + 1, dtype=torch.int32),
                 num_computed_tokens=state.num_computed_tokens,
-                last=state.last,
-                draft=state.draft,
+                last_sampled_tokens=state.last_sampled_tokens,
+                draft_tokens=state.draft_tokens,
                 prompt_lens_device=state.prompt_lens,
-                all_ids_device=state.all_ids,
-                columns_before=state.columns,
-                accepted_before=state.accepted,
+                all_token_ids_device=state.all_token_ids,
+                state_columns_before=state.state_columns,
+                num_accepted_tokens_before=state.num_accepted_tokens,
                 tables=self.tables,
                 starts=self.table_starts,
                 **self.groups,
@@ -199,15 +205,15 @@ class Device:
                 **boundaries,
                 seq_lens=self.before.seq_lens[:rows],
                 num_sampled=step.num_sampled[:rows],
-                tokens=step.tokens[:rows],
+                sampled_tokens=step.sampled_tokens[:rows],
                 **self.counts,
-                bins=None,
-                next_prefill=self.before.next_prefill[0],
-                columns_before=state.columns,
+                output_bin_counts=None,
+                next_prefill_tokens=self.before.next_prefill_tokens[0],
+                state_columns_before=state.state_columns,
                 prompt_lens_device=state.prompt_lens,
                 prompt_lens_host=None,
-                target_ids=self.before.input_ids,
-                target_pos=self.before.positions,
+                target_input_ids=self.before.input_ids,
+                target_positions=self.before.positions,
                 num_tokens=tokens,
             )
             out = self.after
@@ -264,7 +270,7 @@ def run_step(engine: Engine, device: Device) -> None:
 
     produced = engine.sample(rows)
     padded = [tokens + [999] * (K + 1 - len(tokens)) for tokens in produced]
-    step.tokens.copy_(torch.tensor(padded + [[999] * (K + 1)] * (SLOTS - len(rows))))
+    step.sampled_tokens.copy_(torch.tensor(padded + [[999] * (K + 1)] * (SLOTS - len(rows))))
     fill(step.num_sampled, [len(tokens) for tokens in produced], 1)
     device.launch(1, *shape, 0)
     check_epilogue(engine, device, rows, batch, starts, produced)
@@ -272,7 +278,7 @@ def run_step(engine: Engine, device: Device) -> None:
     check_passes(device, rows)
     for request, _ in rows:
         request.drafts = engine.propose(request)
-    device.state.draft[step.idx_mapping[: len(rows)]] = torch.tensor(
+    device.state.draft_tokens[step.idx_mapping[: len(rows)]] = torch.tensor(
         [request.drafts for request, _ in rows], device=DEVICE
     )
 
@@ -300,7 +306,7 @@ def check_prologue(engine, device, rows, batch, starts) -> None:
         drafted += ids[-query:] if first >= request.prompt else ids[-1:]
     equal("input_ids", out.input_ids[:end], ids)
     equal("positions", out.positions[:end], positions)
-    equal("drafted", out.drafted[: len(drafted)], drafted)
+    equal("draft_sampled", out.draft_sampled[: len(drafted)], drafted)
     owners = [request for request, query in rows for _ in range(query)]
     for group in range(len(BLOCKS)):
         right = [slot_of(request, group, p) for request, p in zip(owners, positions, strict=True)]
@@ -355,8 +361,17 @@ def check_epilogue(engine, device, rows, batch, starts, produced) -> None:
         request.tokens += counts
     equal("num_sampled", out.num_sampled[: len(rows)], sampled)
     equal("num_rejected", out.num_rejected[: len(rows)], rejected)
-    computed, total, last = state.num_computed_tokens.tolist(), state.total.tolist(), state.last.tolist()
-    history, ids, pos, ends = state.all_ids.tolist(), out.ids.tolist(), out.pos.tolist(), out.last_index.tolist()
+    computed, total, last = (
+        state.num_computed_tokens.tolist(),
+        state.total_len.tolist(),
+        state.last_sampled_tokens.tolist(),
+    )
+    history, ids, pos, ends = (
+        state.all_token_ids.tolist(),
+        out.input_ids.tolist(),
+        out.positions.tolist(),
+        out.last_token_indices.tolist(),
+    )
     for b, (request, query) in enumerate(rows):
         s, known = request.slot, len(request.tokens)
         equal(f"slot {s}", [computed[s], total[s], history[s][:known]], [request.computed, known, request.tokens])
@@ -364,11 +379,11 @@ def check_epilogue(engine, device, rows, batch, starts, produced) -> None:
             equal(f"the last token of slot {s}", last[s], request.tokens[-1])
         kept = query - rejected[b]
         first, end = request.computed - kept, starts[b] + kept
-        equal(f"last_index of row {b}", ends[b], end - 1)
+        equal(f"last_token_indices of row {b}", ends[b], end - 1)
         equal(f"what the drafter reads in row {b}", ids[starts[b] : end], request.tokens[first + 1 : first + kept + 1])
         equal(f"the drafter's positions of row {b}", pos[starts[b] : end], list(range(first, first + kept)))
-    equal("tail of last_index", out.last_index[len(rows) :], [0] * (SLOTS - len(rows)))
-    equal("boundaries", out.starts, starts + [starts[-1]] * (SLOTS + 1 - len(starts)))
+    equal("tail of last_token_indices", out.last_token_indices[len(rows) :], [0] * (SLOTS - len(rows)))
+    equal("boundaries", out.query_start_loc, starts + [starts[-1]] * (SLOTS + 1 - len(starts)))
     for b, (source, target, _) in enumerate(move_states(engine, out.moves, rows, batch)):
         if source < 0:
             continue
@@ -382,9 +397,9 @@ def check_passes(device, rows) -> None:
     (out,), tail = device.arena.on_host(device.passes), SLOTS - len(rows)
     for i in range(1, K):
         ahead = [min(request.computed - 1 + i, MOST - 1) for request, _ in rows]
-        equal("positions", out.pos[i - 1, : len(rows)], ahead)
-        equal("lengths", out.lens[i - 1], [min(request.computed + i, MOST) for request, _ in rows] + [0] * tail)
-        equal("keys", out.src[i - 1, : len(rows)], [request.computed + i for request, _ in rows])
+        equal("positions", out.positions[i - 1, : len(rows)], ahead)
+        equal("lengths", out.seq_lens[i - 1], [min(request.computed + i, MOST) for request, _ in rows] + [0] * tail)
+        equal("keys", out.sample_src_positions[i - 1, : len(rows)], [request.computed + i for request, _ in rows])
         for group in range(len(BLOCKS)):
             right = [slot_of(request, group, p) for (request, _), p in zip(rows, ahead, strict=True)]
             equal("slots", out.slot_mappings[i - 1, group], right + [-1] * tail)

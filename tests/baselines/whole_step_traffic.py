@@ -169,12 +169,12 @@ def shared_tensors(device: str) -> SimpleNamespace:
     full = lambda value, *shape, dtype=torch.int32: torch.full(shape, value, dtype=dtype, device=device)  # noqa: E731
     return SimpleNamespace(
         num_computed_tokens=full(77, SLOTS),
-        total=full(77, SLOTS),
+        total_len=full(77, SLOTS),
         prompt_lens=full(77, SLOTS),
-        last=full(777, SLOTS, dtype=torch.int64),
-        draft=full(777, SLOTS, K, dtype=torch.int64),
-        all_ids=full(777, SLOTS, AXES["history_len"]),
-        columns=full(9, SLOTS),
-        accepted=full(2, SLOTS),
+        last_sampled_tokens=full(777, SLOTS, dtype=torch.int64),
+        draft_tokens=full(777, SLOTS, K, dtype=torch.int64),
+        all_token_ids=full(777, SLOTS, AXES["history_len"]),
+        state_columns=full(9, SLOTS),
+        num_accepted_tokens=full(2, SLOTS),
         num_blocks=full(0, 3, SLOTS),
     )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.wording import first_line, significant
+from harness.wording import first_line, signed, significant
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,17 @@ def test_an_error_names_the_place_in_the_users_own_code(tmp_path):
         json.loads("{")
     assert "(test_wording.py, line " in first_line(caught.value)
     assert first_line(ValueError("never raised")) == "ValueError: never raised"
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [
+        (15.26, ".1f", "+15.3"),
+        (-2.0, ".2f", "−2.00"),
+        (-0.01, "z.1f", "+0.0"),
+        (-44.64, None, "−44.6"),
+        (0, None, "+0.00"),
+    ],
+)
+def test_a_difference_has_a_sign(value, form, text):
+    assert signed(value, form) == text

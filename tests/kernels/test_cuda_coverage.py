@@ -2,11 +2,12 @@
 
 import re
 import sys
+from itertools import product
 
 from harness import cuda
 from harness.discover import discover
 from tests.tier import full
-from tools.sanitizer_run import SEED, allocated
+from tools.sanitizer_run import run_point
 
 CATALOG = discover()
 
@@ -32,16 +33,8 @@ def launched(monkeypatch, variants):
             monkeypatch.setattr(module, "launcher", record)
     for operator in CATALOG.operators.values():
         own = [variant for variant in variants if variant.operator == operator.name]
-        for case in operator.edge_cases if own else ():
-            point = operator.complete(case.point)
-            made, buffers = operator.make_inputs(point, SEED), operator.make_outputs(point)
-            if case.edit is not None:
-                case.edit(made)
-            for shift in (0, 1):
-                x, out = allocated(made, "cpu", shift, filled=True), allocated(buffers, "cpu", shift, filled=False)
-                for variant in own:
-                    if not variant.skip(point):
-                        variant.setup(point, x, out)
+        for case, shift in product(operator.edge_cases, (0, 1)):
+            list(run_point(operator, own, case, "cpu", shift))
     return launches
 
 

@@ -1,4 +1,4 @@
-"""The structs of CUDA sources have the fields that a launch gives them: order, offset and type of each."""
+"""CUDA sources and their launches agree: on order, offset and type of every field of a struct, and on constants."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def sizes_of(operator: str) -> type[tuple]:
     return getattr(cuda, "CudaSizes", None) or triton.Sizes
 
 
+def inputs_of(operator: str) -> tuple[str, ...]:
+    """The fields of an operator's CUDA struct Inputs, if it does not have all."""
+    return getattr(importlib.import_module(f"kernels.{operator}.cuda"), "INPUTS", ())
+
+
 def filled(sizes: type[tuple]) -> tuple:
     """A NamedTuple of this type with any integers in it, and so those that are its fields."""
     kinds = {name: kind for name, kind in get_type_hints(sizes).items() if name in sizes._fields}
@@ -88,14 +93,27 @@ def test_structs_are_the_bundles_of_the_operator(name, tmp_path):
     lines = assertions(f"{name}::Sizes", filled(sizes_of(name)), {})
     for case in operator.edge_cases:  # all, as each has some of the fields only
         point = operator.complete(case.point)
-        for struct, record in (("Inputs", operator.make_inputs(point, 0)), ("Outputs", operator.make_outputs(point))):
+        x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
+        for struct, record, names in (("Inputs", x, inputs_of(name)), ("Outputs", out, ())):
             tensors = {key.removesuffix("_device"): value for key, value in vars(record).items()}
             dtypes = {key: value.dtype for key, value in tensors.items() if isinstance(value, torch.Tensor)}
             if f"struct {struct} {{" in text:
-                lines += assertions(f"{name}::{struct}", bundle(record), dtypes)
+                lines += assertions(f"{name}::{struct}", bundle(record, *names), dtypes)
     for entry in KERNELS.iterdir():  # headers are found in the folder above the source
         (tmp_path / entry.name).symlink_to(entry)
     source = tmp_path / "structs" / "structs.cu"
     source.parent.mkdir()
     source.write_text(f'#include "{name}/{SOURCES[name].name}"\n{PRELUDE}\n' + "\n".join(dict.fromkeys(lines)))
     compile_source(source, "sm_90")
+
+
+@pytest.mark.parametrize("launches", sorted(KERNELS.glob("*/cuda.py")), ids=lambda path: path.parent.name)
+def test_constants_of_a_launch_are_those_of_its_source(launches):
+    """THREADS and the like stand in Python, for the grid, and in CUDA C++, for the compiler."""
+    text = "".join(path.read_text() for path in launches.parent.glob("*.cu*"))
+    own = vars(importlib.import_module(f"kernels.{launches.parent.name}.cuda"))
+    declared = dict(
+        re.findall(r"\b([A-Z_]+) = (\d+)[,;]", "\n".join(re.findall(r"^constexpr int .*", text, re.MULTILINE)))
+    )
+    shared = {name: int(value) for name, value in declared.items() if name in own}
+    assert {name: own[name] for name in shared} == shared

@@ -163,6 +163,14 @@ def test_without_times_only_the_calibration_is_drawn(runs, tmp_path):
     assert sorted(tmp_path.iterdir()) == timer
 
 
+def test_recorded_runs_beside_a_run_on_a_cpu_are_named_and_alone_in_no_figure(tmp_path):
+    run, recorded = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1, 8)), factory.sweep_run()
+    drawn = plots.draw_all([run], tmp_path, beside=[recorded])
+    assert {path.stem for path in drawn} == {"latency", "speedup"}
+    for path in drawn[1::2]:
+        assert "Panels of NVIDIA H200: runs recorded earlier" in path.read_text(encoding="utf-8")
+
+
 @full
 def test_draw_all_and_the_same_bytes_twice(tmp_path):
     runs = [factory.sweep_run(batch_sizes=(1, 8))]

@@ -26,12 +26,12 @@ def with_config(run, **measure):
 def test_medians_ratios_and_means_over_the_points_that_all_gpus_have():
     ours = gpu_run(H200, {("fused", 1): 2.0, ("fused", 8): 8.0, ("fused", 32): 20.0})
     theirs = gpu_run(H100, {("fused", 1): 4.0, ("fused", 8): 8.0, ("chain", 8): 40.0})
-    found = across_gpus([ours, theirs], "gpu_us")
-    assert found.gpus == ("NVIDIA H200", "NVIDIA H100")
-    assert len(found.common("decode_native", "fused")) == 2
-    (row,) = summary_table(found).rows
+    across = across_gpus([ours, theirs], "gpu_us")
+    assert across.gpus == ("NVIDIA H200", "NVIDIA H100")
+    assert len(across.common("decode_native", "fused")) == 2
+    (row,) = summary_table(across).rows
     assert [entry.text for entry in row] == ["decode_native", "fused", "2", "4.00", "5.66\u00a00.71×"]
-    (table,) = operator_tables(found)
+    (table,) = operator_tables(across)
     texts = {(size.text, variant.text): [entry.text for entry in entries] for size, variant, *entries in table.rows}
     assert texts["1", "fused"] == ["2.00", "4.00\u00a00.50×"]
     assert texts["32", "fused"] == ["20.0", ""]

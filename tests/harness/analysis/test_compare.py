@@ -123,7 +123,7 @@ def test_a_cell_that_broke_is_a_regression_even_if_nothing_else_is_left(status, 
     head = everywhere(base, 0, status=status, metrics=None, **factory.why_not(status, "3 of 40 differ"))
     comparison = compare(base, head)
     assert comparison.exit_code == 1
-    assert [(one.key, one.base, one.head) for one in comparison.broken] == [
+    assert [(cell.key, cell.base, cell.head) for cell in comparison.broken] == [
         (base[0].cells[0].key, "passed", f"{status}: 3 of 40 differ")
     ]
 
@@ -133,14 +133,14 @@ def test_a_cell_that_broke_in_one_process_is_broken():
     why = factory.why_not("mismatch", "1 differs")
     head = (with_cell(base[0], 0, status="mismatch", metrics=None, **why), *side_of(5.0, 5.0, first=9)[1:])
     comparison = compare(base, head)
-    assert [one.head for one in comparison.broken] == ["mismatch (1 of 4 processes): 1 differs"]
+    assert [cell.head for cell in comparison.broken] == ["mismatch (1 of 4 processes): 1 differs"]
     assert comparison.exit_code == 1
 
 
 def test_a_cell_that_was_repaired_is_named():
     head = side_of(5.0, 5.0)
     comparison = compare(everywhere(head, 0, status="mismatch", metrics=None), head)
-    assert [one.key for one in comparison.fixed] == [head[0].cells[0].key]
+    assert [cell.key for cell in comparison.fixed] == [head[0].cells[0].key]
     assert comparison.exit_code == 0
 
 
@@ -155,7 +155,7 @@ def test_a_cell_that_is_no_longer_timed_is_no_pass():
     moved = compare(base, everywhere(base, 0, axes={"batch_size": 64}))
     for comparison, why in ((skipped, "no compiler"), (uncaptured, "it synchronises"), (moved, "batch_size 1 → 64")):
         assert comparison.exit_code == 3
-        assert [one.key for one in comparison.untimed] == [base[0].cells[0].key]
+        assert [cell.key for cell in comparison.untimed] == [base[0].cells[0].key]
         assert why in comparison.lost[0].head
         assert len(comparison.gating_cells) == 1
 
@@ -204,7 +204,8 @@ def test_a_cell_that_jumps_between_two_states_does_not_spoil_the_others():
     assert "decode_native/flat_view batch_size=13" in comparison_markdown(with_it)
     assert (with_it.exit_code, with_it.power) == (0, pytest.approx(without.power, abs=0.02))
     widths = [
-        np.median([cell.ratio.high - cell.ratio.low for cell in one.gating_cells[:12]]) for one in (with_it, without)
+        np.median([cell.ratio.high - cell.ratio.low for cell in comparison.gating_cells[:12]])
+        for comparison in (with_it, without)
     ]
     assert widths[0] < 1.4 * widths[1]
 
@@ -240,7 +241,7 @@ def test_refusals():
         compare(cpu, cpu, Rule(metrics=("gpu_us",)))
     with pytest.raises(CompareError, match="matches nothing/at_all"):
         compare(gpu, gpu, Rule(only=("nothing/at_all",)))
-    for wrong in ({"threshold": 0}, {"threshold": 2}, {"threshold": math.nan}, {"min_change_us": -1}, {"detect": 0.01}):
+    for wrong in ({"threshold": 2}, {"threshold": math.nan}, {"detect": 0.01}):
         with pytest.raises(CompareError, match="must"):
             compare(gpu, gpu, Rule(**wrong))
 
@@ -329,17 +330,17 @@ def test_runs_that_share_two_gpus_get_the_wider_band_too():
     base = on_two(of_environment(side_of(*TEN), gpu_id="aaaa"))
     head = on_two(of_environment(side_of(*(us * 1.035 for us in TEN), first=50), gpu_id="aaaa"))
     assert base[0].gpu_ids == ("aaaa", "bbbb")
-    found = compare(base, head)
-    assert found.threshold > 0.05
-    assert "may have timed a cell on any of them" in comparison_markdown(found)
+    comparison = compare(base, head)
+    assert comparison.threshold > 0.05
+    assert "may have timed a cell on any of them" in comparison_markdown(comparison)
 
 
 def test_the_band_follows_the_calibration_kernels():
     base = of_environment(side_of(5.0), gpu_id="aaaa")
     calibration = base[0].header.calibration
     slower = {
-        name: replace(one, graph_us={k: [1.08 * us for us in all_us] for k, all_us in one.graph_us.items()})
-        for name, one in calibration.own.items()
+        name: replace(kernel, graph_us={k: [1.08 * us for us in all_us] for k, all_us in kernel.graph_us.items()})
+        for name, kernel in calibration.own.items()
     }
     head = of_header(of_environment(side_of(5.0, first=9), gpu_id="bbbb"), calibration=replace(calibration, own=slower))
     assert compare(base, head).machines.band == pytest.approx(0.08, abs=0.02)
@@ -383,7 +384,8 @@ def test_two_variants_of_one_run(processes):
         "decode_native": "slower",
     }
     assert comparison.unit == ("round" if processes == 1 else "process")
-    flatten = next(one for one in comparison.summaries if one.operator == "decode_flatten" and one.metric == "gpu_us")
+    summaries = {(summary.operator, summary.metric): summary for summary in comparison.summaries}
+    flatten = summaries["decode_flatten", "gpu_us"]
     assert flatten.ratio.median == pytest.approx(1.25, rel=0.02)
     assert flatten.ratio.low < 1.25 < flatten.ratio.high
     text = comparison_markdown(comparison)
@@ -430,7 +432,7 @@ def test_everything_that_differs_is_named():
     config = {"name": "mtp5", "itl_tpot": {"model_step_us": 9000.0}, "sweep": [{"next_n": 5}]}
     config |= {"measure": {"cache": "hot"}}
     comparison = compare(base, of_header(head, name="mtp5", config=config), Rule(any_config=True))
-    named = {one.name: (one.base, one.head) for one in comparison.differences}
+    named = {change.name: (change.base, change.head) for change in comparison.differences}
     assert (
         named.items()
         >= {
@@ -442,8 +444,8 @@ def test_everything_that_differs_is_named():
         }.items()
     )
     assert not {"commit", "dirty", "gpu"} & named.keys()
-    assert [one.key for one in comparison.base_only] == [base[0].cells[-1].key]
-    assert [one.key for one in comparison.head_only] == [head[0].cells[-1].key]
+    assert [cell.key for cell in comparison.base_only] == [base[0].cells[-1].key]
+    assert [cell.key for cell in comparison.head_only] == [head[0].cells[-1].key]
 
 
 def test_the_comment_says_the_verdict_first_then_the_variants_then_what_changed():
@@ -541,10 +543,22 @@ def test_the_plot_is_at_most_two_screens(tmp_path, batch_sizes):
     assert len(base[0].cells) <= MAX_CELLS or "Not drawn" in drawing
 
 
-def test_nothing_to_draw_writes_nothing(tmp_path):
+@pytest.mark.parametrize("broken", ["head", "base"])
+def test_the_plot_shows_what_failed_on_one_side_with_its_reason(tmp_path, broken):
+    fine = side_of(5.0, 7.0)
+    failed = everywhere(fine, 0, status="failed", metrics=None, **factory.why_not("failed", "out of registers", ""))
+    comparison = compare(*((fine, failed) if broken == "head" else (failed, fine)))
+    _, svg = draw(comparison, tmp_path / "regression")
+    drawing = svg.read_text(encoding="utf-8")
+    assert "<!-- × failed: " in drawing
+    assert "out of registers" in drawing
+    assert ("fixed" if broken == "base" else "broken") in drawing
+
+
+def test_the_plot_shows_broken_cells_where_nothing_else_is_left(tmp_path):
     base = side_of(5.0)
-    assert draw(compare(base, everywhere(base, 0, status="failed", metrics=None)), tmp_path / "regression") == []
-    assert not list(tmp_path.iterdir())
+    paths = draw(compare(base, everywhere(base, 0, status="failed", metrics=None)), tmp_path / "regression")
+    assert "broken: " in paths[1].read_text(encoding="utf-8")
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -601,7 +615,7 @@ def test_a_side_is_a_record_a_folder_of_a_run_or_of_several(tmp_path):
         (["--threshold", "0.1"], "must be above the threshold"),
         (["--min-change-us", "-1"], "must not be negative"),
         (["--only", "none*"], "no cell in common"),
-        (["--variants", "a", "b"], "give one RUN"),
+        (["--variants", "a", "b"], "not allowed with argument HEAD"),
     ],
 )
 def test_bad_flags_are_one_sentence(tmp_path, arguments, words):
@@ -629,7 +643,7 @@ def test_the_presets_of_the_command_line_are_those_of_the_rule():
 
 def test_one_side_needs_two_variants(tmp_path):
     run = write_side(sweep(1), tmp_path / "run")
-    assert "needs BASE and HEAD" in bench(run).stderr
+    assert "HEAD --variants is required" in bench(run).stderr
     done = bench(run, "--variants", "triton_fused", "cuda_fused", "--preset", "nightly")
     assert done.returncode == 1
     assert "triton_fused against cuda_fused" in done.stdout
@@ -637,7 +651,7 @@ def test_one_side_needs_two_variants(tmp_path):
 
 def test_ratios_are_averaged_geometrically():
     comparison = compare(side_of(10.0, 10.0), side_of(20.0, 5.0, first=9))
-    (one,) = [each for each in comparison.summaries if each.metric == "gpu_us"]
-    assert (one.cells, one.counts) == (2, Counter(slower=1, faster=1))
-    assert one.ratio.median == pytest.approx(1.0, rel=0.01)
-    assert (one.least, one.greatest) == pytest.approx((0.5, 2.0), rel=0.01)
+    (summary,) = [each for each in comparison.summaries if each.metric == "gpu_us"]
+    assert (summary.cells, summary.counts) == (2, Counter(slower=1, faster=1))
+    assert summary.ratio.median == pytest.approx(1.0, rel=0.01)
+    assert (summary.least, summary.greatest) == pytest.approx((0.5, 2.0), rel=0.01)

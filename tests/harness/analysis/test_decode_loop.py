@@ -16,33 +16,33 @@ NONE_US = 0.0
 def test_itl_and_tpot_of_a_block_that_can_be_done_by_hand():
     """Request 1 gets 3 tokens in the first two intervals, request 2 gets 4 in all three."""
     requests = [LoopRequest(1, 0, 2, 3), LoopRequest(2, 0, 3, 4)]
-    one = loop("a", [block(0, [100.0, 200.0, 600.0], requests=requests)] * 1)
-    assert value(one, "itl_us") == 300
-    assert value(one, "itl_us", "p50") == 200
-    assert value(one, "itl_us", "p99") == 600
-    assert value(one, "tpot_us") == pytest.approx((300 + 900) / 7)
-    assert value(one, "tpot_us", "p50") == 100
-    assert value(one, "tpot_us", "p99") == 225
-    assert analysis.tokens_per_s(one) == pytest.approx(7 / 900e-6)
-    assert analysis.tokens_per_step(one) == pytest.approx(7 / 5)
+    stack = loop("a", [block(0, [100.0, 200.0, 600.0], requests=requests)] * 1)
+    assert value(stack, "itl_us") == 300
+    assert value(stack, "itl_us", "p50") == 200
+    assert value(stack, "itl_us", "p99") == 600
+    assert value(stack, "tpot_us") == pytest.approx((300 + 900) / 7)
+    assert value(stack, "tpot_us", "p50") == 100
+    assert value(stack, "tpot_us", "p99") == 225
+    assert analysis.tokens_per_s(stack) == pytest.approx(7 / 900e-6)
+    assert analysis.tokens_per_step(stack) == pytest.approx(7 / 5)
 
 
 def test_requests_that_were_there_for_a_moment_count_for_the_mean_alone():
     requests = [LoopRequest(1, 0, 4, 8), LoopRequest(2, 3, 1, 1)]
-    one = loop("a", [block(0, [100.0, 100.0, 100.0, 100.0], requests=requests)])
-    assert value(one, "tpot_us", "p99") == 50
-    assert value(one, "tpot_us") == pytest.approx(500 / 9)
+    stack = loop("a", [block(0, [100.0, 100.0, 100.0, 100.0], requests=requests)])
+    assert value(stack, "tpot_us", "p99") == 50
+    assert value(stack, "tpot_us") == pytest.approx(500 / 9)
 
 
 def test_a_delta_is_paired_by_block():
     """Blocks differ by far more than the stacks do, and still the difference is clear."""
     rng = np.random.default_rng(0)
     reference, other = loops_of(rng, change_us=-50.0, drift_us=3000.0, noise_us=20.0)
-    found = delta(reference, other, "itl_us")
-    assert found.us.low < -50 < found.us.high
-    assert found.us.high - found.us.low < 40
-    assert found.us.high < 0 or found.us.low > 0
-    assert found.percent.median == pytest.approx(100 * found.us.median / value(reference, "itl_us"), rel=1e-6)
+    change = delta(reference, other, "itl_us")
+    assert change.us.low < -50 < change.us.high
+    assert change.us.high - change.us.low < 40
+    assert change.us.high < 0 or change.us.low > 0
+    assert change.percent.median == pytest.approx(100 * change.us.median / value(reference, "itl_us"), rel=1e-6)
 
 
 def test_blocks_are_paired_by_their_numbers():
@@ -57,8 +57,8 @@ def test_blocks_are_paired_by_their_numbers():
 
 def test_the_change_of_tpot_is_that_of_itl_over_the_tokens_of_a_step():
     reference, other = loops_of(np.random.default_rng(2), change_us=-100.0, noise_us=0.0)
-    found = delta(reference, other, "tpot_us")
-    assert found.us.median == pytest.approx(-100 / analysis.tokens_per_step(reference), rel=1e-6)
+    change = delta(reference, other, "tpot_us")
+    assert change.us.median == pytest.approx(-100 / analysis.tokens_per_step(reference), rel=1e-6)
 
 
 @pytest.mark.parametrize("figure", ["itl_us", "tpot_us"])
@@ -79,17 +79,17 @@ def test_intervals_of_a_known_change_hold_it():
     held = 0
     for _ in range(200):
         reference, other = loops_of(rng, change_us=-40.0, noise_us=30.0, blocks=12)
-        found = delta(reference, other, "itl_us")
-        held += found.us.low <= -40 <= found.us.high
+        change = delta(reference, other, "itl_us")
+        held += change.us.low <= -40 <= change.us.high
     assert held / 200 > 0.9
 
 
 @pytest.mark.parametrize("statistic", ["p50", "p90", "p99"])
 def test_percentiles_shift_with_the_whole_distribution(statistic):
     reference, other = loops_of(np.random.default_rng(5), change_us=-200.0, noise_us=20.0)
-    found = delta(reference, other, "itl_us", statistic)
-    assert found.us.median == pytest.approx(-200, abs=15)
-    assert found.us.low <= found.us.median <= found.us.high < 0
+    change = delta(reference, other, "itl_us", statistic)
+    assert change.us.median == pytest.approx(-200, abs=15)
+    assert change.us.low <= change.us.median <= change.us.high < 0
 
 
 def test_stacks_of_different_loops_are_not_compared():
@@ -107,7 +107,9 @@ def test_the_model_takes_the_time_that_delays_a_step():
             loop(name, [block(0, [1.0])], alone=alone, scheduling=scheduling)
             for name, alone in (("a", slow), ("b", fast))
         ]
-        both = [structs.replace(one, axes=one.axes | {"graph": graph}, waited_us=one.alone.eager_us) for one in both]
+        both = [
+            structs.replace(stack, axes=stack.axes | {"graph": graph}, waited_us=stack.alone.eager_us) for stack in both
+        ]
         assert modelled_itl_us(*both) == expected
     assert modelled_itl_us(loop("a", []), loop("b", [])) is None
 

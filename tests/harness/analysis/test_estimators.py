@@ -39,10 +39,10 @@ def moved(probe, **shift):
 
 
 def test_a_good_timer_measures_every_known_time(calibration):
-    found = estimators.residuals(calibration)
-    assert len(found) == 3 * len(calibration.spins)
-    assert {r.estimator for r in found} == set(ESTIMATORS)
-    assert all(abs(r.error_us) < r.allowed_us for r in found)
+    residuals = estimators.residuals(calibration)
+    assert len(residuals) == 3 * len(calibration.spins)
+    assert {r.estimator for r in residuals} == set(ESTIMATORS)
+    assert all(abs(r.error_us) < r.allowed_us for r in residuals)
     assert estimators.calibration_errors(calibration) == ()
 
 
@@ -86,10 +86,10 @@ def test_the_constant_is_one_per_launch(calibration):
 def test_in_another_cache_state_the_first_launch_of_a_call_has_a_constant_of_its_own(calibration):
     """600 ns for the first launch, 200 for each further one: 1.4 us for a chain of 5, 5.4 us for one of 25."""
     cold = factory.cold(calibration)
-    found = estimators.constants(cold)[CUPTI]
-    assert found.mean_us == pytest.approx(0.2, abs=0.02)
-    assert [found.of(n) for n in (1, 5, 25)] == pytest.approx([0.6, 1.4, 5.4], abs=0.1)
-    assert found.spread_us < 0.02
+    constant = estimators.constants(cold)[CUPTI]
+    assert constant.mean_us == pytest.approx(0.2, abs=0.02)
+    assert [constant.of(n) for n in (1, 5, 25)] == pytest.approx([0.6, 1.4, 5.4], abs=0.1)
+    assert constant.spread_us < 0.02
     assert estimators.constants(cold)[QUEUED_EVENTS].once_us == 0
 
 
@@ -137,12 +137,12 @@ def test_nothing_to_compare(calibration, missing):
 
 def test_in_another_cache_state_queued_calls_get_what_the_state_adds(calibration):
     """The replay of the one-copy graph takes 2 us more than hot. CUPTI sees that, queued events are always hot."""
-    one = float(np.median(metrics().graph_us[1]))
-    cell = metrics(graph=5.0, events=5.0, cupti=7.0, state_us=[one + 2.0] * 20)
-    found = estimators.estimates(cell, calibration)
-    assert found.graph == pytest.approx(7.0, abs=0.05)
-    assert found.others[QUEUED_EVENTS][0] == pytest.approx(7.0, abs=0.05)
-    assert found.agree
+    replay_us = float(np.median(metrics().graph_us[1]))
+    cell = metrics(graph=5.0, events=5.0, cupti=7.0, state_us=[replay_us + 2.0] * 20)
+    estimates = estimators.estimates(cell, calibration)
+    assert estimates.graph == pytest.approx(7.0, abs=0.05)
+    assert estimates.others[QUEUED_EVENTS][0] == pytest.approx(7.0, abs=0.05)
+    assert estimates.agree
 
 
 @pytest.mark.parametrize(

@@ -12,24 +12,24 @@ from tests import factory, histories
 NAN = math.nan
 
 
-def changes(found):
+def changes(times):
     """(variant, commit, change in per cent) of every change, once for each variant."""
     return {
-        (series.cell.variant, found.states[change.at].commit, round((change.ratio - 1) * 100))
-        for series in found.series
+        (series.cell.variant, times.states[change.at].commit, round((change.ratio - 1) * 100))
+        for series in times.series
         for change in series.changes
     }
 
 
 def test_steps_are_found_where_they_are():
     levels = {"cuda_fused": [5.0] * 4 + [5.2] * 5 + [4.68] * 3, "triton_fused": [6.0] * 12}
-    found = history(histories.runs(levels))
-    assert changes(found) == {("cuda_fused", "000000e", 4), ("cuda_fused", "0000013", -10)}
-    (series, *_) = found.changed
+    times = history(histories.runs(levels))
+    assert changes(times) == {("cuda_fused", "000000e", 4), ("cuda_fused", "0000013", -10)}
+    (series, *_) = times.changed
     assert series.level_us[0] == pytest.approx(series.level_us[3])
     assert len(set(series.level_us)) == 3
     assert series.changes[0].head_us == series.changes[1].base_us
-    assert found.blind is None
+    assert times.blind is None
 
 
 def test_noise_has_no_changes():
@@ -37,7 +37,7 @@ def test_noise_has_no_changes():
     rng = np.random.default_rng(1)
     penalty = 2 * math.log(300 * 20)
     values = 0.0025 * rng.standard_normal((3000, 20))
-    wrong = sum(len(partition(one, np.ones(20), 0.0025**2, penalty)) > 1 for one in values)
+    wrong = sum(len(partition(series, np.ones(20), 0.0025**2, penalty)) > 1 for series in values)
     assert wrong <= 6
 
 
@@ -57,8 +57,8 @@ def test_the_partition_is_the_cheapest_of_all():
 
 def test_small_changes_are_joined():
     levels = {"cuda_fused": [5.0] * 6 + [5.05] * 6 + [5.3] * 6}
-    found = history(histories.runs(levels, noise=0.0005))
-    assert changes(found) == {("cuda_fused", "0000016", 5)}
+    times = history(histories.runs(levels, noise=0.0005))
+    assert changes(times) == {("cuda_fused", "0000016", 5)}
     assert len(changes(history(histories.runs(levels, noise=0.0005), threshold=0.005))) == 2
 
 
@@ -72,10 +72,10 @@ def test_two_commits_need_several_processes():
 
 def test_commits_without_the_cell_are_passed_over():
     levels = {"cuda_fused": [5.0, 5.0, NAN, 5.0, NAN, 5.5, 5.5, 5.5], "new": [NAN] * 7 + [1.0], "triton": [6.0] * 8}
-    found = history(histories.runs(levels))
-    assert changes(found) == {("cuda_fused", "000000f", 10)}
-    assert {series.cell.variant for series in found.series} == {"cuda_fused", "triton"}
-    series = found.changed[0]
+    times = history(histories.runs(levels))
+    assert changes(times) == {("cuda_fused", "000000f", 10)}
+    assert {series.cell.variant for series in times.series} == {"cuda_fused", "triton"}
+    series = times.changed[0]
     assert [math.isnan(level) for level in series.level_us] == [place in (2, 4) for place in range(8)]
 
 
@@ -88,22 +88,22 @@ def test_other_software_is_another_state_and_is_named():
     same = {"commit": "000000afff"}
     environments = {place: factory.gpu_environment(**same, torch="2.12.0") for place in range(4, 8)}
     environments |= {place: factory.gpu_environment(**same) for place in range(4)}
-    found = history(histories.runs({"a": [5.0] * 4 + [5.5] * 4, "b": [5.0] * 8}, 1, environments))
-    assert [(state.commit, len(state.runs)) for state in found.states] == [("000000a", 4), ("000000a", 4)]
-    assert found.states[1].differs == ("torch 2.11.0+cu130 → 2.12.0",)
-    assert changes(found) == {("a", "000000a", 10)}
+    times = history(histories.runs({"a": [5.0] * 4 + [5.5] * 4, "b": [5.0] * 8}, 1, environments))
+    assert [(state.commit, len(state.runs)) for state in times.states] == [("000000a", 4), ("000000a", 4)]
+    assert times.states[1].differs == ("torch 2.11.0+cu130 → 2.12.0",)
+    assert changes(times) == {("a", "000000a", 10)}
 
 
 def test_another_gpu_of_the_model_is_named():
     gpus = {p: factory.gpu_environment(commit=f"{p + 10:07x}fff", gpu_id="ab" if p < 2 else "cd") for p in range(4)}
-    found = history(histories.runs({"a": [5.0] * 4}, 1, gpus))
-    assert [state.differs for state in found.states] == [(), (), ("another GPU",), ()]
+    times = history(histories.runs({"a": [5.0] * 4}, 1, gpus))
+    assert [state.differs for state in times.states] == [(), (), ("another GPU",), ()]
 
 
 def test_uncommitted_changes_are_marked():
     dirty = {1: factory.gpu_environment(commit="000000afff", dirty=True)}
-    found = history(histories.runs({"a": [5.0] * 2}, 2, dirty))
-    assert [state.commit for state in found.states] == ["000000a", "000000a+"]
+    times = history(histories.runs({"a": [5.0] * 2}, 2, dirty))
+    assert [state.commit for state in times.states] == ["000000a", "000000a+"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.itl_tpot import ServingModel, decode_len, delta, serving_model_of
-from harness.records.schema import Metrics, RecordError
+from harness.records.schema import Metrics
 from tests import factory
 
 SYNC = ServingModel(model_step_us=12000.0, acceptance=0.75)
@@ -55,11 +55,11 @@ def test_step_times_by_hand():
 def test_delta_by_hand_and_the_faster_variant_is_negative():
     """Sync: 410 -> 10 us of eager time in each of two calls."""
     serving = ServingModel(model_step_us=12000.0, acceptance=0.75, calls_per_step=2)
-    found = delta(serving, exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0))
-    assert found.itl_us.median == pytest.approx(-800)
-    assert found.tpot_us.median == pytest.approx(-800 / 2.734375)
-    assert found.percent.median == pytest.approx(-100 * 800 / 12820)
-    assert found.itl_us.low == found.itl_us.median == found.itl_us.high
+    change = delta(serving, exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0))
+    assert change.itl_us.median == pytest.approx(-800)
+    assert change.tpot_us.median == pytest.approx(-800 / 2.734375)
+    assert change.percent.median == pytest.approx(-100 * 800 / 12820)
+    assert change.itl_us.low == change.itl_us.median == change.itl_us.high
     slower = delta(serving, exact("cuda_fused", 2.0, 10.0), exact("op_chain", 46.0, 410.0))
     assert slower.tpot_us.median > 0
 
@@ -78,9 +78,9 @@ def test_percent_is_that_of_itl_and_of_tpot():
     rng = np.random.default_rng(1)
     baseline = factory.cell("decode_flatten", "op_chain", AXES, 46.0, 400.0, rng=rng)
     fused = factory.cell("decode_flatten", "cuda_fused", AXES, 2.0, 7.0, rng=rng)
-    found, cost = delta(SYNC, baseline, fused), float(np.median(baseline.metrics.eager_us))
-    assert found.percent.median == pytest.approx(100 * found.itl_us.median / SYNC.itl_us(cost))
-    assert found.percent.median == pytest.approx(100 * found.tpot_us.median / SYNC.tpot_us(cost, 4))
+    change, cost = delta(SYNC, baseline, fused), float(np.median(baseline.metrics.eager_us))
+    assert change.percent.median == pytest.approx(100 * change.itl_us.median / SYNC.itl_us(cost))
+    assert change.percent.median == pytest.approx(100 * change.tpot_us.median / SYNC.tpot_us(cost, 4))
 
 
 def test_the_interval_holds_the_delta_and_narrows_with_more_samples():
@@ -91,9 +91,9 @@ def test_the_interval_holds_the_delta_and_narrows_with_more_samples():
             factory.cell("decode_flatten", name, AXES, 2.0, host, rng=rng, rounds=rounds)
             for name, host in hosts.items()
         ]
-        found = delta(SYNC, *pair).itl_us
-        assert found.low < found.median < found.high
-        return found.high - found.low
+        change = delta(SYNC, *pair).itl_us
+        assert change.low < change.median < change.high
+        return change.high - change.low
 
     assert width(200) < width(10) / 2
 
@@ -109,8 +109,8 @@ def test_intervals_cover_the_true_difference():
             )
             for name, centre in (("op_chain", 410.0), ("fused", 10.0))
         )
-        found = delta(SYNC, before, after).itl_us
-        held += found.low <= -400 <= found.high
+        change = delta(SYNC, before, after).itl_us
+        held += change.low <= -400 <= change.high
     assert held >= 85
 
 
@@ -154,10 +154,6 @@ def test_the_model_of_a_header():
     assert serving_model_of(header) == SYNC
     assert serving_model_of(msgspec.structs.replace(header, config={"name": "mtp3"})) is None
     assert serving_model_of(msgspec.structs.replace(header, config={"itl_tpot": None})) is None
-    with pytest.raises(RecordError, match=r"mtp3.*acceptence"):
-        serving_model_of(
-            msgspec.structs.replace(header, config={"itl_tpot": {"model_step_us": 1.0, "acceptence": 0.5}})
-        )
 
 
 @pytest.mark.parametrize(
@@ -185,4 +181,4 @@ def test_strict_conversion(change, named):
 def test_an_operator_of_the_prefill_has_no_time_per_output_token():
     baseline, cell = exact("op_chain", 40.0, 240.0), exact("triton_fused", 2.0, 30.0)
     assert delta(SYNC, baseline, cell) is not None
-    assert delta(SYNC, *(msgspec.structs.replace(one, phase="prefill") for one in (baseline, cell))) is None
+    assert delta(SYNC, *(msgspec.structs.replace(cell, phase="prefill") for cell in (baseline, cell))) is None

@@ -49,8 +49,8 @@ def test_the_chance_of_any_false_alarm_is_the_stated_one_for_any_prior(df0):
     rng = np.random.default_rng(0)
     variance, true = made(rng, 2000, df0=df0)
     spread = moderate(variance, np.array(6.0), np.broadcast_to(SIZE, variance.shape))
-    found = judge(np.sqrt(true / 2) * rng.standard_normal(true.shape), spread, np.array(0.5), 1e-9, 0.05, 0.01)
-    assert found.slower.any(-1).mean() < 0.02
+    judgement = judge(np.sqrt(true / 2) * rng.standard_normal(true.shape), spread, np.array(0.5), 1e-9, 0.05, 0.01)
+    assert judgement.slower.any(-1).mean() < 0.02
 
 
 def test_a_cell_of_another_kind_keeps_its_variance_and_costs_the_others_nothing():
@@ -69,9 +69,9 @@ def test_a_cell_of_another_kind_keeps_its_variance_and_costs_the_others_nothing(
 def test_without_processes_there_is_no_variance():
     spread = moderate(np.zeros(5), np.zeros(5), np.arange(5.0))
     assert np.isnan(spread.variance).all()
-    found = judge(np.full(5, 0.5), spread, np.full(5, 2.0), 0.02, 0.05, 0.01)
-    assert not (found.slower | found.faster | found.same).any()
-    assert not found.power.any()
+    judgement = judge(np.full(5, 0.5), spread, np.full(5, 2.0), 0.02, 0.05, 0.01)
+    assert not (judgement.slower | judgement.faster | judgement.same).any()
+    assert not judgement.power.any()
 
 
 def judged(rng, comparisons, change, rate=0.01, level=0.003):
@@ -83,17 +83,17 @@ def judged(rng, comparisons, change, rate=0.01, level=0.003):
 
 def test_on_unchanged_code_any_cell_is_called_slower_at_the_stated_rate():
     """With a threshold of nothing, so that significance alone decides."""
-    found = judged(np.random.default_rng(1), 4000, 0.0, rate=0.05)
-    for called in (found.slower, found.faster):
+    judgement = judged(np.random.default_rng(1), 4000, 0.0, rate=0.05)
+    for called in (judgement.slower, judgement.faster):
         assert 0.03 < called.any(-1).mean() < 0.08
 
 
 def test_false_discoveries_stay_below_the_rate_where_some_cells_changed():
     change = np.where(np.arange(60) % 4 == 0, 0.02, 0.0)
-    found = judged(np.random.default_rng(1), 1000, change, rate=0.05)
-    wrong = (found.slower & (change == 0)).sum(-1) / np.maximum(found.slower.sum(-1), 1)
+    judgement = judged(np.random.default_rng(1), 1000, change, rate=0.05)
+    wrong = (judgement.slower & (change == 0)).sum(-1) / np.maximum(judgement.slower.sum(-1), 1)
     assert wrong.mean() < 0.07
-    assert found.slower[:, change > 0].mean() > 0.95
+    assert judgement.slower[:, change > 0].mean() > 0.95
 
 
 def test_a_verdict_is_where_the_interval_lies():
@@ -101,11 +101,11 @@ def test_a_verdict_is_where_the_interval_lies():
     change = 0.03 * rng.standard_normal((50, 60))
     variance, _ = made(rng, 50)
     spread = moderate(variance, np.array(6.0), np.broadcast_to(SIZE, variance.shape))
-    found = judge(change, spread, np.array(0.5), 0.02, 0.05, 0.01)
-    assert (found.slower == ((found.low > 0) & (change > np.log(1.02)))).all()
-    assert (found.faster == ((found.high < 0) & (change < np.log(0.98)))).all()
-    assert found.same.any()
-    assert not (found.same & (found.slower | found.faster)).any()
+    judgement = judge(change, spread, np.array(0.5), 0.02, 0.05, 0.01)
+    assert (judgement.slower == ((judgement.low > 0) & (change > np.log(1.02)))).all()
+    assert (judgement.faster == ((judgement.high < 0) & (change < np.log(0.98)))).all()
+    assert judgement.same.any()
+    assert not (judgement.same & (judgement.slower | judgement.faster)).any()
 
 
 @pytest.mark.parametrize("level", [0.004, 0.02, 0.04])
@@ -118,8 +118,8 @@ def test_the_power_that_is_stated_is_the_share_that_is_found(level):
     rows = np.arange(len(change))
     change[rows, cell] += np.log(1.05)
     spread = moderate(variance, np.array(6.0), np.broadcast_to(SIZE, variance.shape))
-    found = judge(change, spread, np.array(0.5), 0.02, 0.05, 0.01)
-    assert found.power[rows, cell].mean() == pytest.approx(found.slower[rows, cell].mean(), abs=0.05)
+    judgement = judge(change, spread, np.array(0.5), 0.02, 0.05, 0.01)
+    assert judgement.power[rows, cell].mean() == pytest.approx(judgement.slower[rows, cell].mean(), abs=0.05)
 
 
 def test_many_comparisons_at_once_are_judged_as_one_by_one():

@@ -71,9 +71,9 @@ def test_a_good_record_has_no_problem(good):
 
 @pytest.mark.parametrize(("name", "words"), [(name, words) for name, faults in FAULTS.items() for words in faults])
 def test_each_fault_is_found_by_its_check_alone(name, words, good):
-    found = {check: problem for check, problem in problems(FAULTS[name][words](good)).items() if problem}
-    assert set(found) == {name}
-    assert words in found[name]
+    wrong = {check: problem for check, problem in problems(FAULTS[name][words](good)).items() if problem}
+    assert set(wrong) == {name}
+    assert words in wrong[name]
 
 
 def test_every_check_has_a_fault():

@@ -44,9 +44,9 @@ def off_by(ns: float, seed: int = 0):
 
 def uncalibrated_run(**header) -> Run:
     run, timer = factory.sweep_run(batch_sizes=(1, 8)), off_by(400)
-    found = estimators.calibration_errors(timer)
-    assert found[0].startswith("graph slope: a spin of 20.00 us is measured +")
-    header = {"calibration": timer, "uncalibrated": found} | header
+    errors = estimators.calibration_errors(timer)
+    assert errors[0].startswith("graph slope: a spin of 20.00 us is measured +")
+    header = {"calibration": timer, "uncalibrated": errors} | header
     return msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, **header))
 
 
@@ -121,7 +121,7 @@ def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):
         run = msgspec.structs.replace(
             uncalibrated_run(uncalibrated=()),
             segments=[late],
-            cells=[msgspec.structs.replace(one, process=1) for one in run.cells],
+            cells=[msgspec.structs.replace(cell, process=1) for cell in run.cells],
         )
     sound = factory.sweep_run(batch_sizes=(1, 8))
     for runs, stamped in (([sound, run], True), ([sound, sound], False)):
@@ -226,7 +226,7 @@ def test_doctor_on_a_calibrated_timer(examine, tmp_path):
 def test_doctor_shows_the_constant_of_the_first_launch_of_a_call(examine):
     _, text = examine(Ready(factory.gpu_environment(), factory.cold(factory.calibration(np.random.default_rng(0))), {}))
     assert re.search(r"CUPTI: add to get time in a graph \+\d+ ± \d+ ns a launch, \+\d+ ns a call", text)
-    assert re.search(r"queued events: add to get time in a graph -\d+ ± \d+ ns a launch(?!,)", text)
+    assert re.search(r"queued events: add to get time in a graph −\d+ ± \d+ ns a launch(?!,)", text)
 
 
 def test_doctor_on_a_timer_that_is_off(examine, tmp_path):

@@ -45,4 +45,4 @@ def test_one_that_is_not_timed_is_named():
 def test_an_unknown_one_is_refused():
     code, _, err = call("one.yaml", "--device", "cpu", "--baseline", "flat_veiw", "--plan")
     assert code == 2
-    assert "--baseline flat_veiw: no variant of this run is called 'flat_veiw'; did you mean flat_view?" in err
+    assert "--baseline flat_veiw: unknown variant 'flat_veiw'; did you mean flat_view?" in err

@@ -76,6 +76,19 @@ def told(verified, name):
     return lines[begins[0] : begins[0] + 3]
 
 
+def test_all_other_failures_are_named(verified):
+    _, more, _ = told(verified, "wrong_after_two")
+    lines = verified.out.splitlines()
+    others = lines[lines.index(more) + 2]
+    assert others.startswith("exact at edge case ")
+    assert others.count("edge case") + others.count("sequence") == int(more.split()[1])
+
+
+def test_points_that_inherit_a_failure_say_so(verified):
+    summary = next(line for line in verified.out.splitlines()[::-1] if line.startswith("decode_native/wrong_after_two"))
+    assert "2 mismatch (failed before: edge case)" in summary
+
+
 def test_the_first_failure_is_told_once_as_the_consumer_sees_it(verified):
     assert verified.code == 1, verified.err
     first, more, _ = told(verified, "wrong_after_two")
@@ -160,6 +173,6 @@ def test_a_key_of_nothing_is_one_sentence(key, words, parse):
 
 
 def test_a_point_needs_a_configuration():
-    code, out, err = call("verify", "--defects", "--point", "decode_native/chain/default")
+    code, out, err = call("verify", "--point", "decode_native/chain/default")
     assert (code, out) == (2, "")
-    assert err.startswith("error: --point needs a configuration")
+    assert err.startswith("error: verify needs a configuration")

@@ -3,9 +3,12 @@ test measures this suite itself.
 """
 
 import json
+import re
+import shlex
 import shutil
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -36,7 +39,14 @@ for flag in ("--out", "--verified-by", "--seed", "--device"):
 for flag in ("--set", "--only"):
     parser.add_argument(flag, action="append", default=[])
 parser.add_argument("--no-plots", action="store_true")
+if (here / "plans.txt").exists():
+    parser.add_argument("--plan", action="store_true")
 options = parser.parse_args(sys.argv[3:])
+if getattr(options, "plan", False):
+    _, *cells = map(json.loads, (here / "template.jsonl").read_text().splitlines())
+    if (here / "fewer.txt").exists():
+        cells = [cell for cell in cells if cell["variant"] != "flat_view"]
+    sys.exit(print(*("/".join((cell["operator"], cell["variant"], cell["point"])) for cell in cells), sep="\\n"))
 if options.hold:
     with open(os.environ["GATE_LOG"] + ".held", "a") as log:
         print(here.name, file=log)
@@ -153,7 +163,7 @@ def times(suite, **factors):
 
 def test_unchanged_code_passes_and_leaves_nothing_behind(suite):
     status = git(suite, "status", "--porcelain", "--ignored")
-    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    code, out, err = bench("tiny.yaml", "--base", "base", "--all", "--out", "../out")
     assert (code, err) == (0, "")
     assert "base base (" in out
     assert "the same code twice" in out
@@ -167,6 +177,77 @@ def test_unchanged_code_passes_and_leaves_nothing_behind(suite):
     written = {path.name for path in Path("../out").iterdir()}
     assert {"comparison.md", "comparison.html", "comparison.json", "gate.json", "logs"} <= written
     assert "unfinished" not in written
+
+
+def test_where_no_code_differs_nothing_is_measured(suite):
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (0, "")
+    assert "nothing is measured" in out
+    assert not (suite.parent / "log").exists()
+    assert not Path("../out").exists()
+
+
+CONTROL = "chain_clamp"
+
+
+@pytest.fixture
+def with_code(suite):
+    """A commit that defines its two variants in files, of which the working tree changes one; the base of a gate."""
+    (suite / "plans.txt").write_text("")
+    for name, variant in (("kernels/decode_native/mine.py", "flat_view"), ("baselines/decode_native/c.py", CONTROL)):
+        (suite / name).parent.mkdir(parents=True)
+        (suite / name).write_text(f'@variant("decode_native")\ndef {variant}(point, x, out): ...\n')
+    base = commit(suite)
+    with open(suite / "kernels/decode_native/mine.py", "a") as file:
+        file.write("# changed\n")
+    return base
+
+
+def test_only_cells_that_a_change_reaches_are_measured_and_some_controls(suite, with_code):
+    times(suite, flat_view=1.1)
+    code, out, err = bench("tiny.yaml", "--base", with_code, "--out", "../out")
+    assert (code, err) == (1, "")
+    assert "5 of 10 cells changed" in out
+    assert "5 slower, 0 faster, 0 same" in out
+    assert "controls" in Path("../out/comparison.md").read_text()
+    variants = Counter(key.split("/")[1] for _, _, only in processes(suite)[:1] for key in only.split())
+    assert variants["flat_view"] == 5
+    assert 0 < variants[CONTROL] <= 6
+
+
+def test_a_side_is_asked_for_its_own_cells_only(suite, with_code):
+    """Each run refuses a cell that its revision does not have."""
+    (suite / "fewer.txt").write_text("")
+    code, _, _ = bench("tiny.yaml", "--base", with_code, "--out", "../out")
+    assert code == 3  # cells of base are gone
+    for side, _, only in processes(suite)[:2]:
+        assert ("flat_view" in only) == (side == "base")
+
+
+def test_a_file_that_the_configuration_names_is_read_by_every_cell(suite, with_code):
+    with open("tiny.yaml", "a") as file:
+        file.write("# {trace: trace.csv}\n")
+    (suite / "trace.csv").write_text("another one")
+    bench("tiny.yaml", "--base", with_code, "--minutes", "0.0001", "--out", "../out")
+    assert [only for _, _, only in processes(suite)[:2]] == ["", ""]
+
+
+def test_controls_that_change_show_that_the_machine_was_not_steady(suite, with_code):
+    times(suite, **{CONTROL: 1.2})
+    code, out, _ = bench("tiny.yaml", "--base", with_code, "--out", "../out")
+    assert code == 3
+    assert "machine was not steady" in out
+
+
+def test_the_command_of_the_comment_repeats_the_comparison(suite, with_code):
+    times(suite, flat_view=0.9)
+    assert bench("tiny.yaml", "--base", with_code, "--out", "out")[0] == 0
+    written = next(line for line in Path("out/comparison.md").read_text().splitlines() if "bench.py compare" in line)
+    command = shlex.split(re.search(r"bench\.py (compare [^`]*)", written)[1])
+    assert "--any-config" not in command
+    code, out, err = call(*command, "--out", "../again")
+    assert (code, err) == (0, "")
+    assert "5 faster, 0 same" in " ".join(out.split())
 
 
 def test_a_slower_commit_fails_and_a_faster_one_passes(suite):
@@ -248,7 +329,7 @@ def test_only_undecided_cells_are_measured_again_and_then_it_cannot_tell(suite, 
 
 
 def test_it_ends_when_the_minutes_are_over(suite):
-    code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out", "--minutes", "0.0001")
+    code, out, _ = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out", "--minutes", "0.0001")
     assert code == 3
     assert "0.0001 minutes are over after 1 pair" in out
     assert len(processes(suite)) == 3
@@ -261,11 +342,11 @@ def test_the_next_process_loads_while_one_is_timed(suite, monkeypatch):
     """Up to the next comparison. What is timed, and in which order, stays the same."""
     (suite / "holds.txt").write_text("")
     monkeypatch.setattr(gate, "_is_gpu", lambda run: True)
-    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
     assert (code, err) == (0, "")
     assert not Path("../log.held").exists()  # base cannot
     commit(suite)
-    code, _, err = bench("tiny.yaml", "--base", "HEAD", "--head", "HEAD", "--out", "../held")
+    code, _, err = bench("tiny.yaml", "--all", "--base", "HEAD", "--head", "HEAD", "--out", "../held")
     assert (code, err) == (0, "")
     sides = [side for side, _, _ in processes(suite)][-8:]
     assert sides == ["base", "head", "head", "base", "base", "head", "head", "base"]
@@ -276,21 +357,21 @@ def test_a_held_process_ends_with_the_gate(suite, monkeypatch):
     (suite / "holds.txt").write_text("")
     commit(suite)
     monkeypatch.setattr(gate, "_is_gpu", lambda run: True)
-    arguments = ("tiny.yaml", "--base", "HEAD", "--head", "HEAD", "--out", "../out", "--minutes", "0.0001")
+    arguments = ("tiny.yaml", "--all", "--base", "HEAD", "--head", "HEAD", "--out", "../out", "--minutes", "0.0001")
     assert bench(*arguments)[0] == 3
     assert [side for side, _, _ in processes(suite)] == ["head", "base", "head"]  # head of pair 2 was never let go
 
 
 def test_interrupted_while_it_verifies(suite, monkeypatch):
     monkeypatch.setenv("GATE_INTERRUPT", "2")
-    assert bench("tiny.yaml", "--base", "base", "--out", "../out")[0] == 130
+    assert bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")[0] == 130
     monkeypatch.delenv("GATE_INTERRUPT")
     assert bench("--resume", "../out")[0] == 0
 
 
 def test_an_interrupted_gate_goes_on(suite, monkeypatch):
     monkeypatch.setenv("GATE_INTERRUPT", "5")
-    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
     assert code == 130
     assert "continue with gate --resume ../out" in err
     assert len(git(suite, "worktree", "list").splitlines()) == 1
@@ -305,7 +386,7 @@ def test_an_interrupted_gate_goes_on(suite, monkeypatch):
 
 def test_a_changed_working_tree_is_another_head(suite, monkeypatch):
     monkeypatch.setenv("GATE_INTERRUPT", "6")
-    bench("tiny.yaml", "--base", "base", "--out", "out")  # inside of the tree, and no change of it
+    bench("tiny.yaml", "--all", "--base", "base", "--out", "out")  # inside of the tree, and no change of it
     times(suite, flat_view=1.1)
     code, _, err = bench("--resume", "out")
     assert code == 2
@@ -334,12 +415,16 @@ def test_the_proof_of_the_side_that_ran_is_kept(suite):
     assert read_run("../out/proof/head.jsonl").cells
 
 
+TRITON = ("--set", "variants=[triton_fused]", "--set", "baseline=triton_fused", "--device", "cpu")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("tiny.yaml",), "needs a configuration and a revision"),
-        (("--base", "base"), "needs a configuration and a revision"),
+        (("tiny.yaml",), "needs a revision to compare with"),
+        (("--base", "base"), "CONFIG --resume is required"),
         (("tiny.yaml", "--base", "nowhere"), "--base nowhere: no such commit in this clone; fetch it first"),
+        (("tiny.yaml", "--base", "base", *TRITON), "can be timed here"),
         (("tiny.yaml", "--base", "base", "--head", "-x"), "see python bench.py gate --help"),
         (("tiny.yaml", "--base", "0123abc+"), "uncommitted changes have no revision"),
         (("tiny.yaml", "--base", "old"), "predates `gate`"),
@@ -349,7 +434,8 @@ def test_the_proof_of_the_side_that_ran_is_kept(suite):
         (("tiny.yaml", "--base", "base", "--metric", "gpu"), "no metric named gpu; did you mean gpu_us?"),
         (("tiny.yaml", "--base", "base", "--detect", "0.01"), "must be above the threshold"),
         (("--resume", "nowhere"), "no gate here"),
-        (("tiny.yaml", "--resume", "nowhere"), "goes on as it was begun"),
+        (("tiny.yaml", "--resume", "nowhere"), "not allowed with argument CONFIG"),
+        (("--base", "base", "--resume", "nowhere"), "goes on as it was begun"),
     ],
 )
 def test_what_cannot_be_gated(arguments, message, suite):
@@ -363,8 +449,8 @@ def test_what_cannot_be_gated(arguments, message, suite):
 
 
 def test_a_folder_holds_one_gate(suite):
-    bench("tiny.yaml", "--base", "base", "--out", "../out")
-    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
+    code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
     assert code == 2
     assert "holds a gate already" in err
 

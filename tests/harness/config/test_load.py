@@ -88,11 +88,11 @@ LOCATED = {
     ),
     "unknown axis": (
         GRID + "paddin: 0.1\n",
-        "c.yaml:5: sweep[0].paddin: no operator of this sweep has an axis 'paddin'; did you mean padding?",
+        "c.yaml:5: sweep[0].paddin: unknown axis 'paddin'; did you mean padding?",
     ),
     "axis of another operator": (
         GRID + "table_columns: 3\n",
-        "c.yaml:5: sweep[0].table_columns: no operator of this sweep has an axis",
+        "c.yaml:5: sweep[0].table_columns: unknown axis",
     ),
     "a number as key": (GOOD + "1: 3\n", "c.yaml:5: 1: unknown key; valid are name, operators"),
     "a number as axis": (GRID + "1: 3\n", "c.yaml:5: sweep[0]"),
@@ -291,7 +291,7 @@ OVERRIDDEN = {
     "empty value": ("batch_size=", "--set batch_size: must be an integer >= 1, got None"),
     "nested deeper than a record": (f"context_len={'[' * 30}{']' * 30}", "--set context_len: nested more than 20 deep"),
     "empty list": ("batch_size=[]", "--set batch_size: is empty"),
-    "unknown axis": ("bach_size=3", "no operator of this sweep has an axis 'bach_size'; did you mean batch_size?"),
+    "unknown axis": ("bach_size=3", "unknown axis 'bach_size'; did you mean batch_size?"),
     "wrong type": ("batch_size=[1, true]", "--set batch_size: must be an integer >= 1, got True"),
     "impossible date": (
         "batch_size=2020-13-01",
@@ -299,7 +299,7 @@ OVERRIDDEN = {
     ),
     "misspelt axis": (
         "batchsize=3",
-        "--set batchsize: no operator of this sweep has an axis 'batchsize'; did you mean batch_size?",
+        "--set batchsize: unknown axis 'batchsize'; did you mean batch_size?",
     ),
     "wrong type in measure": ("measure.seed=x", "--set measure.seed: Expected a whole number or nothing, got text"),
     "unknown key of measure": ("measure.sed=3", "measure.sed: unknown key; did you mean seed?"),

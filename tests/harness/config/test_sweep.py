@@ -20,7 +20,7 @@ NAMES = ("decode_flatten", "decode_native")
 
 
 def source(sweep, operators=("decode_native",), **more):
-    return Source("c.yaml", Config(name="made", operators=list(operators), sweep=sweep, **more))
+    return Source("c.yaml", config=Config(name="made", operators=list(operators), sweep=sweep, **more))
 
 
 def points_of(given_source, catalog):
@@ -295,7 +295,7 @@ def variants_of(**names):
 
 def source_with(baseline):
     config = Config(name="x", operators=["one", "two"], sweep=[{"n": 1}], baseline=baseline)
-    return Source("x.yaml", config, {"baseline": 4, "baseline.one": 5, "baseline.three": 6})
+    return Source("x.yaml", {"baseline": 4, "baseline.one": 5, "baseline.three": 6}, config=config)
 
 
 def test_a_baseline_counts_for_the_operators_that_have_it():
@@ -309,9 +309,9 @@ def test_a_baseline_counts_for_the_operators_that_have_it():
 @pytest.mark.parametrize(
     ("baseline", "message"),
     [
-        ("peers", "x.yaml:4: baseline: no variant of this run is called 'peers'; did you mean peer?"),
-        ({"one": "chian"}, "x.yaml:5: baseline.one: one has no variant 'chian' in this run; did you mean chain?"),
-        ({"three": "chain"}, "x.yaml:6: baseline.three: 'three' is no operator of this run; valid are one, two"),
+        ("peers", "x.yaml:4: baseline: unknown variant 'peers'; did you mean peer?"),
+        ({"one": "chian"}, "x.yaml:5: baseline.one: unknown variant 'chian'; did you mean chain?"),
+        ({"three": "chain"}, "x.yaml:6: baseline.three: unknown operator 'three'; valid are one, two"),
     ],
 )
 def test_an_unknown_baseline_is_refused_with_the_nearest_name(baseline, message):

@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 
 from baselines.workloads.engine_state import EngineShape
 from harness.decode_loop.expected import expect
-from harness.decode_loop.loop import DecodeLoop, Settings, tables_of
+from harness.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
 from harness.decode_loop.state import Part
 from harness.decode_loop.workload import Acceptance, Workload
 from harness.discover import Catalog, discover
@@ -82,6 +83,29 @@ def with_setup(stack: list[Part], operator: str, wrap) -> list[Part]:
         return replace(part, variant=replace(part.variant, name="wrong", setup=setup))
 
     return [changed(part) if part.operator.name == operator else part for part in stack]
+
+
+def followed(change):
+    """For with_setup: the launch, and then ``change(x, out)``."""
+
+    def wrap(launch, x, out):
+        def wrong():
+            launch()
+            change(x, out)
+
+        return wrong
+
+    return wrap
+
+
+def failure(work: Workload, right: list[Part], operator: str, wrap) -> str:
+    """What the loop says of a stack with a wrong launch, after a right one was fine in the same loop."""
+    loop = decode_loop(work, {"right": right, "wrong": with_setup(right, operator, wrap)})
+    loop.block("right", 0)
+    with pytest.raises(LoopMismatch) as found:
+        loop.block("wrong", 0)
+    assert loop.block("right", 1).itl_us
+    return str(found.value)
 
 
 def decode_loop(work: Workload, stacks: Mapping[str, list[Part]], **settings) -> DecodeLoop:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.decode_loop.loop import LoopMismatch
-from tests.harness.decode_loop.loops import CHAINS, ONE, decode_loop, parts, shape, with_setup, workload
+from tests.harness.decode_loop.loops import CHAINS, ONE, decode_loop, followed, parts, shape, with_setup, workload
 
 pytestmark = pytest.mark.gpu
 
@@ -66,16 +66,9 @@ def test_a_model_step_takes_the_stated_time_whatever_the_tables_are():
 
 
 def test_a_wrong_entry_is_named():
-    def wrap(launch, x, out):
-        def wrong():
-            launch()
-            out.lens[5:6].add_(1)
-
-        return wrong
-
-    of = shape()
-    right = parts(of, CHAINS)
-    loop = decode_loop(workload(4), {"wrong": with_setup(right, "decode_flatten", wrap)}, device="cuda")
+    wrap = followed(lambda x, out: out.lens[5].add_(1))
+    stacks = {"wrong": with_setup(parts(shape(), CHAINS), "decode_flatten", wrap)}
+    loop = decode_loop(workload(4), stacks, device="cuda")
     with pytest.raises(LoopMismatch, match="step 0: table lens, request 1: \\[5\\] is "):
         loop.block("wrong", 0)
 

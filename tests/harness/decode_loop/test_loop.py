@@ -3,9 +3,20 @@
 import numpy as np
 import pytest
 
-from harness.decode_loop.loop import WARMUP_INTERVALS, LoopMismatch
+from harness.decode_loop.loop import WARMUP_INTERVALS
 from harness.decode_loop.workload import Acceptance
-from tests.harness.decode_loop.loops import CHAINS, MAMBA, ONE, decode_loop, parts, shape, with_setup, workload
+from tests.harness.decode_loop.loops import (
+    CHAINS,
+    MAMBA,
+    ONE,
+    decode_loop,
+    failure,
+    followed,
+    parts,
+    shape,
+    with_setup,
+    workload,
+)
 from tests.tier import FULL
 
 
@@ -93,31 +104,24 @@ def test_a_captured_loop_is_the_same_loop():
 # --- stacks that are wrong --------------------------------------------------------------------------------------------
 
 
-def failure(operator, wrap, **changes):
-    """What the loop says of a stack with a wrong launch, after a right one was fine in the same loop."""
+def failure_of_chains(operator, wrap, **changes):
     work = workload(4, **changes)
-    right = parts(work.shape, CHAINS)
-    loop = decode_loop(work, {"right": right, "wrong": with_setup(right, operator, wrap)})
-    loop.block("right", 0)
-    with pytest.raises(LoopMismatch) as found:
-        loop.block("wrong", 0)
-    assert loop.block("right", 1).itl_us
-    return str(found.value)
+    return failure(work, parts(work.shape, CHAINS), operator, wrap)
 
 
-def test_a_wrong_entry_is_named_with_step_request_and_table():
-    """Token 1 of the second request gets a wrong length."""
-
-    def wrap(launch, x, out):
-        def wrong():
-            launch()
-            out.lens[5] += 1
-
-        return wrong
-
-    message = failure("decode_flatten", wrap)
-    assert message.startswith("step 0: table lens, request 1: [5] is ")
-    assert ", expected " in message
+@pytest.mark.parametrize(
+    ("operator", "change", "message"),
+    [
+        # Token 1 of the second request gets a wrong length.
+        ("decode_flatten", lambda x, out: out.lens[5].add_(1), "step 0: table lens, request 1: [5] is "),
+        # Of many tables that it spoils, the first that it reaches.
+        ("seq_lens_update", lambda x, out: out.seq_lens[2].sub_(1), "step 0: table seq_lens, request 2: [2] is "),
+    ],
+)
+def test_a_wrong_entry_is_named_with_step_request_and_table(operator, change, message):
+    found = failure_of_chains(operator, followed(change))
+    assert found.startswith(message)
+    assert ", expected " in found
 
 
 def test_a_table_that_is_not_written_any_more_is_noticed_in_its_first_step():
@@ -132,46 +136,20 @@ def test_a_table_that_is_not_written_any_more_is_noticed_in_its_first_step():
 
         return stale
 
-    assert failure("decode_flatten", wrap).startswith("step 2: table lens")
-
-
-def test_lengths_that_are_wrong_from_some_step_on_spoil_the_counts_of_later_steps_only():
-    """Lengths that are one too small in rows of a request: the first table that they reach is named."""
-
-    def wrap(launch, x, out):
-        def wrong():
-            launch()
-            out.seq_lens[2] -= 1
-
-        return wrong
-
-    message = failure("seq_lens_update", wrap)
-    assert message.startswith("step 0: table seq_lens, request 2: [2] is ")
+    assert failure_of_chains("decode_flatten", wrap).startswith("step 2: table lens")
 
 
 def test_a_write_outside_of_a_buffer_is_noticed():
-    def wrap(launch, x, out):
-        stray = out.schedule.as_strided((1,), (1,), out.schedule.storage_offset() + out.schedule.numel())
+    def strays(x, out):
+        out.schedule.as_strided((1,), (1,), out.schedule.storage_offset() + out.schedule.numel()).fill_(7)
 
-        def wrong():
-            launch()
-            stray.fill_(7)
-
-        return wrong
-
-    assert "outside the output schedule" in failure("paged_mqa_schedule", wrap)
+    assert "outside the output schedule" in failure_of_chains("paged_mqa_schedule", followed(strays))
 
 
 def test_counts_that_no_step_can_have_end_the_block():
-    def wrap(launch, x, out):
-        def wrong():
-            launch()
-            out.num_computed_tokens[0] += 1  # what acceptance goes by
-
-        return wrong
-
-    message = failure("seq_lens_update", wrap, delay=1)
-    assert message.startswith("step ")
+    """Those that acceptance goes by."""
+    wrong = followed(lambda x, out: out.num_computed_tokens[0].add_(1))
+    assert failure_of_chains("seq_lens_update", wrong, delay=1).startswith("step ")
 
 
 def test_what_a_variant_raises_passes():

@@ -2,9 +2,8 @@
 
 import pytest
 
-from harness.decode_loop.loop import LoopMismatch
 from harness.decode_loop.simulation import Simulation
-from tests.harness.decode_loop.loops import catalog, decode_loop, parts, shape, with_setup, workload
+from tests.harness.decode_loop.loops import catalog, decode_loop, failure, followed, parts, shape, workload
 from tests.runnable import DEVICE
 
 WHOLE = dict.fromkeys(("step_prologue", "step_epilogue", "draft_passes"), "op_chain")
@@ -72,42 +71,23 @@ def test_fused_kernels_take_a_turn():
     assert loop.block("triton", 1).requests
 
 
-def failure(operator, wrap, **changes):
-    of = by_slot(**changes)
-    loop = decode_loop(workload(4, of=of), {"right": whole(of), "wrong": with_setup(whole(of), operator, wrap)})
-    loop.block("right", 0)
-    with pytest.raises(LoopMismatch) as found:
-        loop.block("wrong", 0)
-    assert loop.block("right", 1).itl_us
-    return str(found.value)
-
-
 @pytest.mark.parametrize(
-    ("operator", "output", "place", "message"),
+    ("operator", "change", "message"),
     [
-        ("step_prologue", "slot_mappings", (0, 5), "step 0: table slots_0: [5] is "),
-        ("step_epilogue", "ids", 4, "step 0: table draft_ids, request 1: [1, 0] is "),
-        ("draft_passes", "lens", (1, 2), "step 0: table pass_lens: [1, 2] is "),
+        ("step_prologue", lambda x, out: out.slot_mappings[0, 5].add_(1), "step 0: table slots_0: [5] is "),
+        (
+            "step_epilogue",
+            lambda x, out: out.input_ids[4].add_(1),
+            "step 0: table draft_input_ids, request 1: [1, 0] is ",
+        ),
+        ("draft_passes", lambda x, out: out.seq_lens[1, 2].add_(1), "step 0: table pass_seq_lens: [1, 2] is "),
+        (  # a count that is wrong in a slot shows in the next step
+            "step_epilogue",
+            lambda x, out: out.num_computed_tokens[x.idx_mapping[0]].sub_(1),
+            "step 1: table seq_lens, request 0: [0] is ",
+        ),
     ],
 )
-def test_a_wrong_entry_is_named_with_step_and_table(operator, output, place, message):
-    def wrap(launch, x, out):
-        def wrong():
-            launch()
-            getattr(out, output)[place] += 1
-
-        return wrong
-
-    assert failure(operator, wrap).startswith(message)
-
-
-def test_a_count_that_is_wrong_in_a_slot_shows_in_the_next_step():
-    def wrap(launch, x, out):
-        def wrong():
-            launch()
-            out.num_computed_tokens[x.idx_mapping[0]] -= 1
-
-        return wrong
-
-    message = failure("step_epilogue", wrap)
-    assert message.startswith("step 1: table seq_lens, request 0: [0] is "), message
+def test_a_wrong_entry_is_named_with_step_and_table(operator, change, message):
+    of = by_slot()
+    assert failure(workload(4, of=of), whole(of), operator, followed(change)).startswith(message)

@@ -19,11 +19,11 @@ RECORD = Path(__file__).parents[3] / "results" / "reference" / "nvidia-h200" / "
 
 @pytest.fixture
 def loops():
-    found = factory_loops.many_loops(np.random.default_rng(0), concurrencies=(1, 8))
+    loops = factory_loops.many_loops(np.random.default_rng(0), concurrencies=(1, 8))
     failed = structs.replace(
-        found[1], stack="wrong", status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens")
+        loops[1], stack="wrong", status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens")
     )
-    return [*found, failed]
+    return [*loops, failed]
 
 
 def test_what_is_written_is_read(tmp_path, loops):

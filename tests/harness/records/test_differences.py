@@ -57,12 +57,16 @@ OTHERS = {
 }
 
 
+def respects(ours, theirs, purpose):
+    return [difference.respect for difference in differences(ours, theirs, purpose)]
+
+
 @pytest.mark.parametrize("row", OTHERS)
 def test_a_respect_counts_for_the_purposes_of_its_row(row):
     other, respect = OTHERS[row]
     for purpose in PURPOSES:
-        found = [one.respect for one in differences(record(), other, purpose) if one.respect != "device model"]
-        assert found == ([respect] if purpose in MATTERS[row] else []), purpose
+        different = [name for name in respects(record(), other, purpose) if name != "device model"]
+        assert different == ([respect] if purpose in MATTERS[row] else []), purpose
 
 
 def test_every_row_is_tried_and_every_purpose_has_one():
@@ -81,14 +85,14 @@ def test_cells_in_one_record_come_from_one_kind_of_machine_and_one_version():
 def test_a_cold_cache_is_a_state_and_a_setting():
     hot, cold = record(), with_settings(cache="cold")
     assert differences(hot, cold, "panel") == [Difference("cache state", "hot", "cold")]
-    assert [one.respect for one in differences(hot, cold, "compare")] == ["cache state", "config.measure.cache"]
-    assert [one.respect for one in differences(hot, cold, "any_config")] == ["cache state"]
+    assert respects(hot, cold, "compare") == ["cache state", "config.measure.cache"]
+    assert respects(hot, cold, "any_config") == ["cache state"]
 
 
 def test_the_device_model_is_the_gpu_and_of_a_cpu_run_the_processor():
     def models(*environments):
-        ours, theirs = (record(environment=one) for one in environments)
-        return [(one.ours, one.theirs) for one in differences(ours, theirs, "history")]
+        ours, theirs = (record(environment=environment) for environment in environments)
+        return [(difference.ours, difference.theirs) for difference in differences(ours, theirs, "history")]
 
     gpu, cpu = factory.gpu_environment(), factory.cpu_environment()
     assert models(gpu, replace(gpu, processor="other")) == []
@@ -127,7 +131,7 @@ def test_settings_are_named_one_by_one_and_one_that_is_none_may_be_absent():
 )
 def test_shards_share_some_sources_and_a_resumed_run_needs_all(sources, merge, resume):
     for purpose, expected in (("merge", merge), ("resume", resume), ("verified_by", resume)):
-        assert [one.respect for one in differences(record(), {"sources": sources}, purpose)] == expected
+        assert respects(record(), {"sources": sources}, purpose) == expected
 
 
 def test_values_are_equal_where_nothing_differs():

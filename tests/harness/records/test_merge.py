@@ -27,8 +27,8 @@ def test_every_piece_keeps_its_calibration():
         pieces[1], header=msgspec.structs.replace(pieces[1].header, uncalibrated=("off by 80 ns",))
     )
     merged = merge(pieces)
-    assert [cell.key for cell in merged.cells] == [cell.key for one in pieces for cell in one.cells]
-    calibration = {cell.key: one.header.calibration for one in pieces for cell in one.cells}
+    assert [cell.key for cell in merged.cells] == [cell.key for part in pieces for cell in part.cells]
+    calibration = {cell.key: part.header.calibration for part in pieces for cell in part.cells}
     assert all(merged.calibration_of(cell) == calibration[cell.key] for cell in merged.cells)
     assert merged.uncalibrated == ("off by 80 ns",)
     assert merged.header.shard is None
@@ -41,7 +41,7 @@ def test_segments_of_a_piece_move_with_its_cells():
     cells = [msgspec.structs.replace(cell, process=i) for i, cell in enumerate(second.cells)]
     second = msgspec.structs.replace(second, cells=cells, segments=[segment("resumed")])
     merged = merge([piece("1/2", [1]), second])
-    assert [(one.process, one.why) for one in merged.segments] == [(1, "shard 2/2"), (2, "resumed")]
+    assert [(segment.process, segment.why) for segment in merged.segments] == [(1, "shard 2/2"), (2, "resumed")]
     assert [cell.process for cell in merged.cells] == [0, 0, 1, 2]
 
 
@@ -87,9 +87,9 @@ def test_a_merged_run_is_shown_in_the_order_of_the_sweep():
 
 
 def test_missing_pieces_are_named_also_after_a_first_merge():
-    one, three = piece("1/3", [1]), piece("3/3", [3])
-    assert missing_shards([one, three]) == ["2/3"]
-    first = merge([one, three])
+    pieces = [piece("1/3", [1]), piece("3/3", [3])]
+    assert missing_shards(pieces) == ["2/3"]
+    first = merge(pieces)
     assert missing_shards([first]) == ["2/3"]
     assert missing_shards([first, piece("2/3", [2])]) == []
     assert merge([first, piece("2/3", [2])]).header.shard is None

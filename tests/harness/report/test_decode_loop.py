@@ -76,7 +76,9 @@ def test_markdown_holds_every_table(run):
 
 def test_every_time_of_a_stack_with_limits_is_marked(run):
     known_failures = {"decode_step/peer at 'B=1'": "never called"}
-    loops = [structs.replace(one, known_failures=known_failures) if one.stack == "fused" else one for one in run.loops]
+    loops = [
+        structs.replace(loop, known_failures=known_failures) if loop.stack == "fused" else loop for loop in run.loops
+    ]
     table = loop_tables(structs.replace(run, loops=loops))[0]
     *_, reference, other = table.rows[0]
     assert other.text.endswith("†")

@@ -33,8 +33,8 @@ def test_a_row_for_each_figure_of_each_cell():
         ("wrong", None),
         *(("op_chain", metric) for metric in metrics),
     ]
-    found = interval(run.cells[0], "gpu_us")
-    assert (rows[0]["median_us"], rows[0]["low_us"], rows[0]["high_us"]) == (found.median, found.low, found.high)
+    time = interval(run.cells[0], "gpu_us")
+    assert (rows[0]["median_us"], rows[0]["low_us"], rows[0]["high_us"]) == (time.median, time.low, time.high)
     assert (rows[0]["samples"], rows[0]["launches"], rows[0]["gpu"]) == (20, 1, "NVIDIA H200")
     assert (rows[3]["status"], rows[3]["median_us"]) == ("mismatch", None)
 

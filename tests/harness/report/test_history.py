@@ -73,6 +73,6 @@ def test_nothing_overlaps_in_the_picture(commits, variants):
 
 
 def test_without_a_change_it_draws_what_varies_most():
-    found = history(histories.runs({"a": [5.0] * 6, "b": [7.0] * 6}))
-    assert found.changed == []
-    assert "no change found" in picture.figure(found).get_suptitle()
+    times = history(histories.runs({"a": [5.0] * 6, "b": [7.0] * 6}))
+    assert times.changed == []
+    assert "no change found" in picture.figure(times).get_suptitle()

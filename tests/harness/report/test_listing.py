@@ -9,7 +9,6 @@ import pytest
 import bench
 from harness.checks import CHECKS, NAMES, WAIVABLE
 from harness.discover import discover
-from harness.report.listing import _in_words
 
 CATALOG = discover()
 
@@ -32,29 +31,31 @@ def test_json_says_for_every_variant_and_check_whether_it_is_waived(capsys):
 
 def check_rows(out):
     """Operator -> variant -> what its table of checks says, from left to right."""
-    found, operator = {}, None
+    rows, operator = {}, None
     for line in out.splitlines():
         if (name := line.partition(":")[0]) in CATALOG.operators:
             operator = name
         words = line.split()
         if operator and {"required", "waived"} & set(words[1:2]):
-            found.setdefault(operator, {})[words[0]] = words[1:]
-    return found
+            rows.setdefault(operator, {})[words[0]] = words[1:]
+    return rows
 
 
 @pytest.mark.parametrize("width", [None, 60])
-def test_every_check_is_a_column_or_one_of_the_others(width, capsys, monkeypatch):
+def test_every_check_is_a_column_or_one_of_the_others_and_a_rule_names_an_axis_once(width, capsys, monkeypatch):
     """Without COLUMNS as in a pipe."""
     monkeypatch.delenv("COLUMNS", raising=False)
     if width:
         monkeypatch.setenv("COLUMNS", str(width))
-    found = {}
+    tables = {}
     for name in CATALOG.operators:
         out = listed(capsys, name)
         assert max(map(len, out.splitlines())) <= (width or 100)
-        found |= check_rows(out)
-    assert list(found) == list(CATALOG.operators)
-    for operator, rows in found.items():
+        tables |= check_rows(out)
+        rules = out.partition("\nrules that every point must keep\n")[2].partition("\n\n")[0]
+        assert not any(word == then for rule in rules.split("\n") for word, then in itertools.pairwise(rule.split()))
+    assert list(tables) == list(CATALOG.operators)
+    for operator, rows in tables.items():
         healthy = [variant for variant in CATALOG.of(operator) if variant.defect is None]
         assert list(rows) == [variant.name for variant in healthy]
         for variant in healthy:
@@ -103,13 +104,6 @@ def test_an_operator_is_listed_with_all_that_belongs_to_it(capsys, monkeypatch):
     assert "\nmax_decode_len must not exceed next_n\n" in out
     assert "flat_view" in out
     assert "op_chain" not in out  # of other operators
-
-
-def test_rules_name_each_axis_once():
-    for operator in CATALOG.operators.values():
-        for rule in operator.rules:
-            words = _in_words(rule.message).split()
-            assert not [word for word, then in itertools.pairwise(words) if word == then], rule.message
 
 
 def test_an_unknown_operator_is_named_with_the_nearest(capsys):

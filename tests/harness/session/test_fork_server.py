@@ -1,5 +1,6 @@
 """The process that workers are forked from: what it has loaded, and what a worker gets from the command."""
 
+import ctypes
 import os
 import signal
 import time
@@ -7,8 +8,28 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness.addresses import fixed_addresses, has_fixed_addresses
 from harness.session import fork_server
 from tests.processes import has_ended, run_python
+
+
+def addresses(connection):
+    connection.send((has_fixed_addresses(), ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value))
+
+
+def test_a_worker_has_the_addresses_of_every_other_one():
+    """Also of one that another command starts; where the system forbids it, it says so."""
+    program = (
+        "from tests.harness.session.test_fork_server import addresses; from harness.session import fork_server; "
+        "ours, theirs = fork_server.CONTEXT.Pipe(duplex=False); "
+        "fork_server.started(addresses, (theirs,), 'test'); print(*ours.recv())"
+    )
+    (fixed, first), (_, second) = (run_python(program).stdout.split() for _ in range(2))
+    with fixed_addresses():
+        permitted = has_fixed_addresses()
+    assert fixed == str(permitted)
+    assert first == second or not permitted
+    assert not has_fixed_addresses(), "this process keeps its own"
 
 
 def answer(connection, wanted):

@@ -159,7 +159,7 @@ def test_another_machine_or_code_is_refused(changed, before, now, bench):
 
 
 def test_out_and_resume_exclude_each_other_and_a_missing_record_is_named(bench):
-    assert "drop --out" in bench("--resume", "out", "--out", "other")[2]
+    assert "not allowed with argument --resume" in bench("--resume", "out", "--out", "other")[2]
     code, _, err, _ = bench("--resume", "nowhere")
     assert (code, err) == (2, "error: cannot read nowhere: No such file or directory")
 
@@ -332,5 +332,6 @@ def test_sources_are_those_of_the_operators_and_of_what_they_are_made_of():
     native, step = hashed("decode_native"), hashed("decode_step")
     assert {"kernels/decode_native/decode_native.cu", "baselines/workloads/axes.py"} <= set(native)
     assert not any("decode_step/" in name or "decode_flatten/" in name for name in native)
+    assert "kernels/load.cuh" in native
     parts = ("decode_flatten", "decode_native", "mla_tile_schedule", "paged_mqa_schedule", "workloads")
     assert all(any(f"/{part}/" in name for name in step) for part in parts)

@@ -131,7 +131,7 @@ def test_points_go_to_whichever_gpu_is_free(two):
 
 def test_a_record_of_two_gpus_tells_which_of_them_timed_a_cell(two, tmp_path):
     """Of cells that stand between each other, and through the file."""
-    both_busy = threading.Barrier(2, timeout=10)
+    both_busy = threading.Barrier(2, timeout=60)
 
     def waits(script):
         def together(task):

@@ -50,8 +50,8 @@ def test_a_worker_answers_and_ends_when_it_is_asked_to(start):
     assert isinstance(one.ready, Ready)
     assert [type(event).__name__ for event in ask(one, "fine", "fine")] == ["Heartbeat", "Cell"] * 2
     began = time.monotonic()
-    one.close(wait_s=30)
-    assert time.monotonic() - began < 10
+    one.close(wait_s=60)
+    assert time.monotonic() - began < 60, "it was killed"
     with pytest.raises(WorkerDied):
         list(ask(one, "fine"))
 

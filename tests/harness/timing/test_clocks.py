@@ -102,7 +102,7 @@ def test_settings_and_a_clock_just_above_the_limit_do_not_count_as_throttling(nv
 def test_on_a_gpu_that_is_always_throttled_samples_are_kept_and_counted_as_disturbed(nvml):
     gpu = FakeGpu()
     timing = measure(nvml, Throttled(gpu, nvml, lambda call: True, 0x4), gpu)
-    assert (timing.rounds, timing.disturbed) == (10, 10)
+    assert (timing.rounds, timing.metrics(1).disturbed) == (10, 10)
     assert timing.discarded == {"software power cap": 10 * RETRIES}
     assert np.median(slopes(timing.metrics(1).graph_us)) == pytest.approx(7.5, rel=0.01)
 
@@ -132,10 +132,9 @@ def test_what_nvml_does_not_refuse_is_used(nvml):
     nvml.clock = 1000
     assert "clock below" in reader.throttle_reason(reader.read())
     assert reader.read().power_w is None
-    assert reader.notes == (
-        "NVML refuses power, throttle reasons (Not Supported): "
-        "samples taken while the GPU is throttled are not all detected",
-    )
+    (note,) = reader.notes
+    assert note.startswith("NVML refuses power, throttle reasons (")
+    assert "not all detected" in note
 
 
 def test_a_query_that_fails_later_is_not_an_error(nvml):

@@ -1,13 +1,10 @@
 """Timer, launcher and worker on a real GPU: known times, and kernels that misbehave."""
 
-import textwrap
-
 import numpy as np
 import pytest
 import torch
 
 from harness.analysis.stats import fit, slopes
-from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.timing.rounds import PlacedLaunch
 from tests.processes import run_python
@@ -100,38 +97,6 @@ def test_integers_beyond_32_bits_are_refused():
         launcher(CALIBRATION_KERNELS, "spin", 1, 1, 2**31)
 
 
-def test_a_kernel_that_writes_to_nowhere_fails_alone(tmp_path):
-    """The CUDA context is lost; the worker is replaced and the other variants are still measured."""
-    import bench
-
-    (tmp_path / "nowhere.cu").write_text('extern "C" __global__ void nowhere(int n) { *(int*)(8LL * n) = 1; }')
-    mine = tmp_path / "mine.py"
-    mine.write_text(
-        textwrap.dedent(
-            f"""
-            from pathlib import Path
-            from harness.contract import GPU, variant
-            from harness.cuda import launcher
-
-            @variant("decode_native", requires=GPU, sources="nowhere.cu")
-            def nowhere(point, x, out):
-                return launcher(Path({str(tmp_path / "nowhere.cu")!r}), "nowhere", 1, 1, 1)
-            """
-        )
-    )
-    out = tmp_path / "run"
-    code = bench.main(
-        ["configs/smoke.yaml", "--only", "decode_native/*", "--variants", str(mine), "--out", str(out), "--no-plots"]
-    )
-    assert code == 1
-    cells = read_run(out / "run.jsonl").cells
-    assert {c.status for c in cells if c.variant == "nowhere"} == {"failed"}
-    assert all(c.metrics is None for c in cells if c.variant == "nowhere")
-    others = [c for c in cells if c.variant in ("cuda_fused", "triton_fused", "chain_clamp")]
-    assert len(others) == 15
-    assert {c.status for c in others} == {"passed"}
-
-
 def test_the_parent_never_touches_cuda(tmp_path):
     arguments = [
         "configs/smoke.yaml",
@@ -169,53 +134,6 @@ def test_a_run_on_the_gpu_records_everything(tmp_path):
         if cell.variant.endswith("_fused"):
             assert cell.metrics.launches == 1
     assert {path.suffix for path in out.iterdir()} >= {".png", ".svg", ".md", ".jsonl"}
-
-
-def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
-    """Right when launched, idle when captured: its graph would be the fastest of all."""
-    import bench
-
-    mine = tmp_path / "mine.py"
-    mine.write_text(
-        textwrap.dedent(
-            """
-            import torch
-            from baselines.decode_native.chains import chain_clamp
-            from harness.contract import variant
-
-            def front_rows(point):
-                return "end-aligned only" if point.row_alignment == "front" else None
-
-            @variant("decode_native", waives="no_alloc", skip=front_rows)
-            def idle_when_captured(point, x, out):
-                launch_right = chain_clamp(point, x, out)
-                nothing = torch.empty(1, device=out.buffer.device)
-
-                def launch():
-                    if torch.cuda.is_current_stream_capturing():
-                        nothing.zero_()
-                    else:
-                        launch_right()
-
-                return launch
-            """
-        )
-    )
-    out = tmp_path / "run"
-    arguments = [
-        "configs/smoke.yaml",
-        "--only",
-        "*/idle_when_captured",
-        "--variants",
-        str(mine),
-        "--out",
-        str(out),
-        "--no-plots",
-    ]
-    assert bench.main(arguments) == 1
-    cells = read_run(out / "run.jsonl").cells
-    assert {c.status for c in cells} == {"mismatch"}
-    assert all("graph_safe" in ending(c) for c in cells)
 
 
 @pytest.mark.parametrize("name", ["triton_fused", "cuda_fused"])

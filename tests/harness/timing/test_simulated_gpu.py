@@ -37,8 +37,6 @@ from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvent
 from harness.timing.rounds import PlacedLaunch
 from harness.verify import edge_cases
 from harness.verify.edge_cases import check_variant as prove_variant
-from harness.verify.equality import required
-from harness.verify.fixture import Fixture
 from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
@@ -372,33 +370,16 @@ def test_cheats_break_the_contract_that_they_break_on_a_gpu(name, gpu):
 def stale(point, x, out):
     """Captures the lengths that its set-up saw."""
     work, kept = chain_clamp(point, x, out), x.seq_lens.clone()
-    captured = chain_clamp(point, SimpleNamespace(seq_lens=kept), out)
-    return lambda: captured() if torch.cuda.is_current_stream_capturing() else work()
+    return on_a_gpu.by_capture(work, chain_clamp(point, SimpleNamespace(seq_lens=kept), out))
 
 
 def waits_unseen_by_torch(point, x, out):
-    work = chain_clamp(point, x, out)
-
-    def launch():
-        work()
-        if not torch.cuda.is_current_stream_capturing():
-            torch.cuda.current_stream().synchronize()
-
-    return launch
+    waits = on_a_gpu.by_capture(lambda: torch.cuda.current_stream().synchronize(), lambda: None)
+    return on_a_gpu.followed(chain_clamp(point, x, out), waits)
 
 
 def made_variant(setup):
     return Variant("decode_native", setup.__name__, setup, "", "test", skip=on_a_gpu.SKIP, waives=("no_alloc",))
-
-
-@pytest.mark.parametrize("name", ["decode_native", "decode_flatten", "mla_tile_schedule"])
-def test_the_steps_a_run_replays_have_contents_that_change(name, catalog):
-    """Else the graph of a launch that kept the contents of its capture comes out right in every step."""
-    operator = catalog.operators[name]
-    steps = next(iter(operator.sequences.values()))
-    bench = Fixture(operator, operator.complete(steps[0]), "cpu", 5)
-    first, *others = [{key: one.value[required(one)] for key, one in batch.expected.items()} for batch in bench.batches]
-    assert all(any(not torch.equal(first[key], other[key]) for key in first) for other in others)
 
 
 def test_a_sound_launch_passes_its_checks_and_a_graph_of_it_replays_200_steps(gpu):
@@ -427,60 +408,36 @@ STOPS = """
 import itertools
 import torch
 from baselines.decode_native.chains import chain_clamp
-from tests.adversaries.on_a_gpu import cheat
+from tests.adversaries.on_a_gpu import by_capture, cheat, followed
+
+def from_the_eighth_capture(work, other):
+    "1, 2 and 4 copies are captured before the graphs of the samples."
+    captures = itertools.count()
+    return by_capture(work, lambda: (work if next(captures) < 7 else other)())
 
 @cheat
 def idles_in_timed_graphs(point, x, out):
-    "As many nodes of the same kernels as before, on other memory, once the graphs are captured for samples."
-    work, elsewhere = chain_clamp(point, x, out), torch.zeros_like(out.buffer)
-    idle = chain_clamp(point, x, type(out)(elsewhere))
-    captured = itertools.count()
-
-    def launch():
-        if torch.cuda.is_current_stream_capturing() and next(captured) >= 7:  # 1, 2 and 4
-            idle()
-        else:
-            work()
-
-    return launch
+    "As many nodes of the same kernels as before, on other memory."
+    elsewhere = torch.zeros_like(out.buffer)
+    return from_the_eighth_capture(chain_clamp(point, x, out), chain_clamp(point, x, type(out)(elsewhere)))
 
 @cheat
 def shrinks_in_timed_graphs(point, x, out):
-    "Fewer nodes, once the graphs are captured for samples."
-    work, captured = chain_clamp(point, x, out), itertools.count()
-
-    def launch():
-        if torch.cuda.is_current_stream_capturing() and next(captured) >= 7:  # 1, 2 and 4
-            out.buffer.add_(0)
-        else:
-            work()
-
-    return launch
+    "Fewer nodes."
+    return from_the_eighth_capture(chain_clamp(point, x, out), lambda: out.buffer.add_(0))
 
 @cheat
 def fewer_of_a_kind_in_a_graph(point, x, out):
     "The same kernels on both sides, one of them twice outside of a graph."
-    work = chain_clamp(point, x, out)
-
-    def launch():
-        work()
-        out.buffer.add_(0)
-        if not torch.cuda.is_current_stream_capturing():
-            out.buffer.add_(0)
-
-    return launch
+    work, more = chain_clamp(point, x, out), lambda: out.buffer.add_(0)
+    return followed(followed(work, more), by_capture(more, lambda: None))
 
 @cheat
 def one_operation_more_in_some_call(point, x, out):
     "One of many calls outside of a graph does more."
-    work, calls = chain_clamp(point, x, out), itertools.count()
-
-    def launch():
-        work()
-        if not torch.cuda.is_current_stream_capturing() and next(calls) % 7 == 6:
-            out.buffer.add_(0)
-
-    return launch
+    calls = itertools.count()
+    more = by_capture(lambda: next(calls) % 7 == 6 and out.buffer.add_(0), lambda: None)
+    return followed(chain_clamp(point, x, out), more)
 """
 #: Those of the cheats whose trick exists in the simulation, and the word of their rejection by the timing process.
 REJECTED = {
@@ -507,6 +464,13 @@ UNEQUAL = {
 
 def job(*files, **measure):
     return Job("cuda", tuple(map(str, files)), 3, Measure(**{"min_rounds": 3, "max_rounds": 6} | measure), True)
+
+
+def started(process):
+    """An Evaluator or Auditor that has calibrated."""
+    process.bring_up()
+    process.ready()
+    return process
 
 
 def answers(evaluator, *names, point=POINT):
@@ -604,9 +568,7 @@ def faults_when_timed(point, x, out):
 def test_a_lost_context_is_reported_after_the_cell_of_the_variant_that_lost_it(name, gpu, short_replays, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(FAULTS)
-    evaluator, cells = Evaluator(job(mine, ADVERSARIES / "on_a_gpu.py")), []
-    evaluator.bring_up()
-    evaluator.ready()
+    evaluator, cells = started(Evaluator(job(mine, ADVERSARIES / "on_a_gpu.py"))), []
     with pytest.raises(ContextLost, match="illegal memory access"):  # noqa: PT012
         for one in evaluator.cells(factory.item(native, dict(POINT), (name, "flat_view"), budget_s=1.0)):
             if not isinstance(one, (Heartbeat, Outputs)):
@@ -616,9 +578,7 @@ def test_a_lost_context_is_reported_after_the_cell_of_the_variant_that_lost_it(n
 
 def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays):
     """Throttled for 3 ms of every 30. A sample takes about 1 ms, the ramp before it is repeated 20 ms."""
-    evaluator = Evaluator(job(max_rounds=40, min_rounds=40))
-    evaluator.bring_up()
-    evaluator.ready()
+    evaluator = started(Evaluator(job(max_rounds=40, min_rounds=40)))
     answers(evaluator, "flat_view")  # its edge cases are checked only this once
     start = gpu.now_ns
     gpu.throttled = lambda ns: (ns - start) % 30e6 > 27e6
@@ -630,20 +590,8 @@ def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays)
     assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.4 + 0.9)] * 40)
 
 
-def test_samples_of_a_gpu_that_is_always_throttled_are_kept_and_counted_as_disturbed(gpu, short_replays):
-    evaluator = Evaluator(job(max_rounds=3))
-    evaluator.bring_up()
-    evaluator.ready()
-    gpu.throttled = lambda ns: True
-    (cell,) = answers(evaluator, "flat_view")
-    assert (cell.metrics.rounds, cell.metrics.disturbed, cell.metrics.discarded) == (3, 3, {"software power cap": 9})
-    assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.8 + 0.9)] * 3)
-
-
 def test_a_cell_in_the_serving_state_takes_longer_by_its_cache_misses(gpu, short_replays):
-    evaluator = Evaluator(job(cache="serving"))
-    evaluator.bring_up()
-    evaluator.ready()
+    evaluator = started(Evaluator(job(cache="serving")))
     large = native.complete({"batch_size": 1024, "context_len": 600})
     (cell,) = answers(evaluator, "flat_view", point=large)
     hot = 2 * (0.4 + 0.9)
@@ -678,9 +626,7 @@ def test_a_cell_is_timed_on_ten_sets_of_buffers_which_lie_alike_in_every_process
     for bytes_before in (0, 300_000):
         with simulated_gpu():
             unrelated = torch.empty(bytes_before, dtype=torch.uint8, device="cuda")
-            evaluator = Evaluator(job(tmp_path / "mine.py", min_rounds=10, max_rounds=10))
-            evaluator.bring_up()
-            evaluator.ready()
+            evaluator = started(Evaluator(job(tmp_path / "mine.py", min_rounds=10, max_rounds=10)))
             cells = {one.variant: one for one in answers(evaluator, "mine", "once")}
             places = evaluator.catalog.find("decode_native", "mine").setup.__globals__["places"][-10:]
             taken.append(places)
@@ -694,9 +640,7 @@ def test_a_cell_is_timed_on_ten_sets_of_buffers_which_lie_alike_in_every_process
 
 
 def test_what_another_run_verified_is_timed_without_the_cross_check(gpu):
-    evaluator = Evaluator(replace(job(), verified=True))
-    evaluator.bring_up()
-    evaluator.ready()
+    evaluator = started(Evaluator(replace(job(), verified=True)))
     (cell,) = answers(evaluator, "flat_view")
     assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.4 + 0.9)] * cell.metrics.rounds)
     assert cell.metrics.stream_us == {}
@@ -761,9 +705,7 @@ def test_the_auditor_rejects_a_failed_check(name, words, timed):
 
 
 def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
-    auditor = Auditor(job())
-    auditor.bring_up()
-    auditor.ready()
+    auditor = started(Auditor(job()))
     monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: made_variant(waits_unseen_by_torch))
     (one,) = answers(auditor, "x")
     assert (one.finding.status, one.finding.check) == ("mismatch", "no_sync")

@@ -1,0 +1,121 @@
+"""The files of this suite that a file depends on: through imports, includes of CUDA and CUDA sources that it names.
+It reads them and imports none, so it works on any checkout.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+#: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
+DIGITS = 16
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.MULTILINE)
+_CUDA = (".cu", ".cuh")
+
+
+def dependencies(files: Iterable[Path], root: Path, packages: Sequence[str]) -> set[Path]:
+    """The files themselves and all that they depend on in these packages of ``root``, at any depth.
+
+    A file that is missing or has a syntax error depends on nothing.
+    """
+    closure: set[Path] = set()
+    waiting = [root / file for file in files]
+    while waiting:
+        file = waiting.pop()
+        if file not in closure:
+            closure.add(file)
+            waiting += _named_in(file, root, tuple(packages))
+    return closure
+
+
+def headers(path: Path, text: str, include_path: Sequence[Path]) -> list[tuple[str, bytes]] | None:
+    """(path, content) of all headers that a CUDA source includes, also through others, or (name, b"") of one that lies
+    in no folder, as those of NVRTC do. None where a name is made by the preprocessor.
+
+    include_path: the folders that are searched beside the one of the including file.
+    """
+    known: dict[str, bytes] = {}
+    waiting = [(path.parent, text)]
+    while waiting:
+        folder, including = waiting.pop()
+        for quoted, angled, computed in _INCLUDE.findall(including):
+            if computed:
+                return None
+            folders = [folder, *include_path] if quoted else include_path
+            name = quoted or angled
+            header = next((file for one in folders if (file := one / name).is_file()), None)
+            if header is None:
+                known.setdefault(name, b"")
+            elif str(header) not in known:
+                known[str(header)] = header.read_bytes()
+                waiting.append((header.parent, known[str(header)].decode("utf-8", "replace")))
+    return sorted(known.items())
+
+
+def include_path(source: Path) -> list[Path]:
+    """Where headers of a CUDA source lie: its folder, and the one above for ``"other_operator/header.cuh"``."""
+    return [source.parent, source.parent.parent]
+
+
+def variant_files(root: Path, extra: Iterable[Path] = ()) -> dict[str, Path]:
+    """``operator/variant`` -> the file that defines it, of all variants of a checkout and of the files ``extra``."""
+    paths = [path for folder in ("baselines/*", "kernels/*", "upstream") for path in root.glob(f"{folder}/*.py")]
+    return {name: path for path in (*paths, *(root / file for file in extra)) for name in _variants_in(path)}
+
+
+def _variants_in(path: Path) -> Iterator[str]:
+    """Of functions marked with ``@variant("operator", ...)``."""
+    try:
+        nodes = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError):
+        return
+    for node in nodes:
+        for mark in getattr(node, "decorator_list", ()):
+            if isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "variant" and mark.args:
+                operator = mark.args[0]
+                if isinstance(operator, ast.Constant):
+                    yield f"{operator.value}/{node.name}"
+
+
+def file_hash(path: Path) -> str:
+    """The first DIGITS of its SHA-256. Raises OSError."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+
+
+@cache
+def _named_in(path: Path, root: Path, packages: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(_read_names(path, root, packages))
+
+
+def _read_names(path: Path, root: Path, packages: tuple[str, ...]) -> Iterator[Path]:
+    if path.suffix in _CUDA and path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        yield from (Path(name) for name, _ in headers(path, text, include_path(path)) or () if Path(name).is_file())
+    if path.suffix != ".py" or not path.is_file():
+        return
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except SyntaxError:
+        return
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(_CUDA):
+            yield from (file for file in [path.parent / node.value] if file.is_file())
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            if name.partition(".")[0] in packages:
+                yield from _modules(root, name)
+
+
+def _modules(root: Path, name: str) -> Iterator[Path]:
+    """The file of a module and those of the packages around it; nothing for what is no module."""
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        stem = root.joinpath(*parts[:depth])
+        yield from (file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file())

@@ -1,0 +1,61 @@
+"""Whether a point fits in memory, before anything of its size is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from harness.contract import Operator, Point
+from harness.records.schema import Code, Reason
+from harness.verify.points import tensor_bytes
+
+#: Inputs and outputs that are held at a time: on the host the batches with their expected results, on the device the
+#: buffers and the snapshot of what they held. Both together without a GPU.
+ON_HOST, ON_DEVICE = 3, 2
+#: A size up to LARGE is no reason to estimate; for the estimate larger ones are halved until they are below SMALL.
+LARGE, SMALL = 2**18, 2**12
+
+
+def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
+    """The estimate, where inputs, outputs and their copies do not fit; else None."""
+    if all(type(value) is not int or value <= LARGE for value in point.values()):
+        return None
+    once = _output_bytes(operator, point) + _input_bytes(operator, point)
+    needs = {_free_on_host(): ON_HOST, torch.cuda.mem_get_info()[0]: ON_DEVICE} if device == "cuda" else {}
+    needs = needs or {_free_on_host(): ON_HOST + ON_DEVICE}
+    short = [(copies * once, free) for free, copies in needs.items() if copies * once > free]
+    return Reason(code=Code.MEMORY, needed_bytes=short[0][0], free_bytes=short[0][1]) if short else None
+
+
+def _output_bytes(operator: Operator, point: Point) -> int:
+    with torch.device("meta"):
+        return tensor_bytes(operator.make_outputs(point))
+
+
+def _input_bytes(operator: Operator, point: Point) -> int:
+    """From those of two points that are smaller in all large sizes; 0 where there are no such points."""
+    large = {name: size for name, size in point.items() if type(size) is int and size > LARGE}
+    halvings = (min(large.values()) // SMALL).bit_length()
+    points = [Point(dict(point) | {name: size >> n for name, size in large.items()}) for n in (halvings, halvings - 1)]
+    try:
+        if any(map(operator.broken_rule, points)):
+            return 0
+        small, twice = (tensor_bytes(operator.make_inputs(smaller, 0)) for smaller in points)
+    except Exception:  # the operator's own code, which fails again where the inputs are made
+        return 0
+    return int(small * (twice / small) ** halvings) if small else 0
+
+
+def _free_on_host() -> int:
+    """Bytes that the machine, or the container around this process, has left."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            free = 1024 * int(line.split()[1])
+    try:
+        most, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        return min(free, most - used)
+    except (OSError, ValueError):  # no cgroup, or "max"
+        return free
