@@ -433,10 +433,10 @@ def fewer_of_a_kind_in_a_graph(point, x, out):
     return followed(followed(work, more), by_capture(more, lambda: None))
 
 @cheat
-def one_operation_more_in_some_call(point, x, out):
-    "One of many calls outside of a graph does more."
+def one_operation_more_in_some_calls(point, x, out):
+    "Every third call outside of a graph does more."
     calls = itertools.count()
-    more = by_capture(lambda: next(calls) % 7 == 6 and out.buffer.add_(0), lambda: None)
+    more = by_capture(lambda: next(calls) % 3 == 2 and out.buffer.add_(0), lambda: None)
     return followed(chain_clamp(point, x, out), more)
 """
 #: Those of the cheats whose trick exists in the simulation, and the word of their rejection by the timing process.
@@ -457,8 +457,8 @@ REJECTED["graph_of_its_own"] = "graph_safe"
 
 #: Variants whose calls do different work, and the words of the auditor.
 UNEQUAL = {
-    "fewer_of_a_kind_in_a_graph": "same_work: 3 operations in a graph, 4 outside of it",
-    "one_operation_more_in_some_call": "so the calls do different work",
+    "fewer_of_a_kind_in_a_graph": "same_work: 6 operations in a graph, 7 outside of it",
+    "one_operation_more_in_some_calls": "so the calls do different work",
 }
 
 
