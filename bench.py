@@ -201,6 +201,14 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
     gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
     gate.add_argument(
+        "--upstream",
+        metavar="PACKAGE",
+        help="gate the kernels of vllm, sglang, …: a REV is a checkout, a wheel or an unpacked one",
+    )
+    gate.add_argument(
+        "--checkout", type=_folder, metavar="PATH", help="with --upstream: a REV may be a revision of this checkout"
+    )
+    gate.add_argument(
         "--minutes", type=_minutes, default=5.0, metavar="N", help="stop after so many minutes, sure or not (default 5)"
     )
     gate.add_argument(
@@ -430,7 +438,10 @@ COMMANDS = {
     "gate": Command(
         "commands:gate_command",
         "is this tree slower than REV? measures both in turns until it is sure",
-        ("gate configs/mtp3.yaml --base main",),
+        (
+            "gate configs/mtp3.yaml --base main",
+            "gate configs/vllm.yaml --upstream vllm --checkout ../vllm --base main --head my-branch",
+        ),
         _gate_options,
     ),
     "merge": Command(

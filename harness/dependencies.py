@@ -13,6 +13,8 @@ from pathlib import Path
 
 #: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
 DIGITS = 16
+#: A larger file, such as an engine's library of hundreds of megabytes, is hashed again only if it has changed.
+LARGE_BYTES = 1 << 20
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.MULTILINE)
 _CUDA = (".cu", ".cuh")
 
@@ -83,8 +85,17 @@ def _variants_in(path: Path) -> Iterator[str]:
 
 def file_hash(path: Path) -> str:
     """The first DIGITS of its SHA-256. Raises OSError."""
+    status = path.stat()
+    hashed = _hashed if status.st_size < LARGE_BYTES else _hashed_once
+    return hashed(path, status.st_mtime_ns, status.st_size)
+
+
+def _hashed(path: Path, changed_ns: int, size: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+
+
+_hashed_once = cache(_hashed)
 
 
 @cache

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 #: Read by Triton when a kernel is decorated, so it has to be set before any kernel file is imported.
 SWITCH = "TRITON_INTERPRET"
@@ -28,8 +29,8 @@ def choose(device: str) -> None:
 
 
 def quicken() -> None:
-    """Have the interpreter of this process skip two steps that take half of its time and change no result. Does nothing
-    where it is off, or in a Triton without the names that are patched.
+    """Have the interpreter of this process skip two steps that take half of its time and change no result, and take the
+    masks that the compiler takes. Does nothing where it is off, or in a Triton without the names that are patched.
     """
     if os.environ.get(SWITCH) != "1":
         return
@@ -56,6 +57,20 @@ def quicken() -> None:
                 interpreter._patch_attr(package, name, member, builder, *scope)
 
     interpreter._patch_builtin = patch_builtin
+    _take_wide_masks(interpreter, type(builder))
+
+
+def _take_wide_masks(interpreter: ModuleType, builder: type) -> None:
+    """The interpreter keeps some conditions in wider integers, and then refuses them as masks."""
+
+    def as_mask(mask: Any) -> Any:
+        if mask is None or mask.data.dtype == bool:
+            return mask
+        return interpreter.TensorHandle(mask.data.astype(bool), mask.dtype)
+
+    load, store = builder.create_masked_load, builder.create_masked_store
+    builder.create_masked_load = lambda this, ptrs, mask, *rest: load(this, ptrs, as_mask(mask), *rest)
+    builder.create_masked_store = lambda this, ptrs, value, mask, *rest: store(this, ptrs, value, as_mask(mask), *rest)
 
 
 class LaunchCounter:

@@ -4,10 +4,32 @@ since an engine takes seconds to import and changes the process.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
+
+from harness.dependencies import DIGITS, file_hash
+from harness.git import git
+from harness.records.schema import Checkout
+
+#: Beside files of a package that were taken out of a checkout or a wheel (``gate --upstream``): an Origin.
+ORIGIN = "spec-decode-bench.json"
+#: Seconds of a git command.
+_LIMIT_S = 60
+
+
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the files of a package come from. version: None where it is not known. checkout: None for a release."""
+
+    version: str | None = None
+    checkout: Checkout | None = None
 
 
 def file_in(package: str, inner: str) -> Path | None:
@@ -36,6 +58,87 @@ def in_words(need: str) -> str:
     )
 
 
+def required(need: str, name: str) -> bool:
+    """Whether a need such as ``vllm:_C.abi3.so|vllm:third_party/deep_gemm/__init__.py`` asks for the file of a package
+    with a name such as ``vllm:_C.abi3.so``. It asks for all files in the folder of an ``__init__.py``, and of a module
+    in that of its top-level package.
+    """
+    asked = [_asked(one) for one in need.split("|")]
+    return any(name == one or (one.endswith((":", "/")) and name.startswith(one)) for one in asked)
+
+
+def _asked(one: str) -> str:
+    """The name of a file; of a folder with ``/`` or ``:`` at its end."""
+    package, _, inner = one.partition(":")
+    top = package.partition(".")[0]
+    return f"{top}:{inner.partition('#')[0]}".removesuffix("__init__.py")
+
+
+def files_of(needs: Iterable[str]) -> dict[str, Path]:
+    """Name, as in ``vllm:v1/worker/mamba_utils.py``, -> file that the needs ask for, of those that are there."""
+    files: dict[str, Path] = {}
+    for asked in {_asked(one) for need in needs for one in need.split("|") if _is_one_there(one)}:
+        package, _, inner = asked.partition(":")
+        if not asked.endswith((":", "/")):
+            files[asked] = file_in(package, inner)
+            continue
+        spec = importlib.util.find_spec(package)
+        for root in map(Path, reversed(spec.submodule_search_locations or ())):  # Python takes the first one's files
+            files |= {f"{package}:{path.relative_to(root).as_posix()}": path for path in code_in(root / inner)}
+    return {name: files[name] for name in sorted(files)}
+
+
+def code_in(folder: Path) -> list[Path]:
+    """All files in it but bytecode."""
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+
+
+def content_hash(files: Mapping[str, Path]) -> str:
+    """One for all, with their names."""
+    text = "".join(f"{name} {file_hash(path)}\n" for name, path in sorted(files.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def checkouts(needs: Sequence[str]) -> dict[str, Checkout]:
+    """Distribution, as ``versions`` names it, -> where its files come from, of those that are no release."""
+    by_folder: dict[Path, dict[str, Path]] = {}
+    for name, path in files_of(needs).items():
+        folder = Path(str(path).removesuffix(name.partition(":")[2]))
+        by_folder.setdefault(folder, {})[name] = path
+    found = {}
+    for folder, files in by_folder.items():
+        name, version = _distribution(folder.name, next(iter(files.values())))
+        version = version or _written_version(folder / "__init__.py")
+        if (checkout := checkout_of(folder, files, version is not None)) is not None:
+            found.setdefault(name, checkout)
+    return found
+
+
+def checkout_of(folder: Path, files: Mapping[str, Path], is_release: bool = False) -> Checkout | None:
+    """Of the folder of a package: the commit of the repository that tracks it, and a hash of the files where they are
+    not those of a commit or release. None for a release. is_release: whether a version is known.
+    """
+    if (origin := _origin_of(folder)) is not None:
+        return origin.checkout
+    try:
+        tracked = git(folder, "ls-tree", "HEAD", limit_s=_LIMIT_S)
+        if tracked.returncode == 0 and tracked.stdout:
+            commit, date = git(folder, "log", "-1", "--format=%H %cI", limit_s=_LIMIT_S).stdout.split()
+            paths = [str(path.relative_to(folder)) for path in files.values()]
+            state = git(folder, "status", "--porcelain", "--ignored", "--", *paths, limit_s=_LIMIT_S)
+            return Checkout(commit, date, content_hash(files) if state.stdout else None)
+    except (OSError, subprocess.SubprocessError):  # no git
+        pass
+    return None if is_release else Checkout(files=content_hash(files))
+
+
+def _origin_of(folder: Path) -> Origin | None:
+    try:
+        return msgspec.json.decode((folder.parent / ORIGIN).read_bytes(), type=Origin)
+    except FileNotFoundError:
+        return None
+
+
 def versions(needs: list[str]) -> dict[str, str]:
     """Distribution -> version, of those that are there; several versions where files of several releases are found. A
     fork that installs a package under its name goes by its own, as ``sgl-flash-mla`` for ``flash_mla``. A copy inside
@@ -60,6 +163,8 @@ def _distribution(top: str, path: Path | None) -> tuple[str, str | None]:
     spec = importlib.util.find_spec(top)
     folders = [Path(one) for one in (spec.submodule_search_locations if spec is not None else None) or ()]
     folder = next((one for one in folders if path is None or path.is_relative_to(one)), None)
+    if folder is not None and (origin := _origin_of(folder)) is not None:
+        return top, origin.version
     for one in importlib.metadata.distributions(path=[str(folder.parent)] if folder is not None else []):
         if one.name is None:  # what an interrupted removal left of one
             continue
@@ -68,9 +173,12 @@ def _distribution(top: str, path: Path | None) -> tuple[str, str | None]:
         if top in (one.read_text("top_level.txt") or "").split():
             return one.name, one.version
     try:
-        return top, importlib.metadata.version(top)  # installed in place
+        installed = importlib.metadata.distribution(top)
     except importlib.metadata.PackageNotFoundError:
         return top, None
+    url = json.loads(installed.read_text("direct_url.json") or "{}")
+    in_place = url.get("dir_info", {}).get("editable", False)
+    return top, installed.version if folder is None or in_place else None
 
 
 def _is_one_there(one: str) -> bool:
@@ -86,6 +194,6 @@ def _is_one_there(one: str) -> bool:
 
 
 def _written_version(path: Path | None) -> str | None:
-    text = path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
+    text = path.read_text(encoding="utf-8", errors="replace") if path is not None and path.is_file() else ""
     written = re.search(r"""^__version__ = ['"]([^'"]+)['"]""", text, re.MULTILINE)
     return written[1] if written else None

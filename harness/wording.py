@@ -14,8 +14,15 @@ _LIBRARIES = (
     Path(__file__).parent,
     *{Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
 )
+#: Python packages whose projects spell their name otherwise.
+_PROJECTS = {"vllm": "vLLM", "sglang": "SGLang", "deep_gemm": "DeepGEMM", "flash_mla": "FlashMLA"}
 #: Characters of an error's message that a record keeps.
 LONGEST_LINE = 500
+
+
+def project(package: str) -> str:
+    """The name of a package in a title: ``vLLM`` of ``vllm``."""
+    return _PROJECTS.get(package, package)
 
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ def _name_commits(ax: Axes, history: History) -> None:
     count = len(history.states)
     step = math.ceil(count / MAX_NAMES)
     places = list(range(count - 1, -1, -step))
-    ax.set_xticks(places, [history.states[place].commit for place in places], rotation=30, ha="right")
+    ax.set_xticks(places, [history.states[place].name for place in places], rotation=30, ha="right")
     ax.set_xlim(-0.5, count - 0.5)
     ax.tick_params(axis="x", labelsize=SMALL_PT, labelrotation=30)
     ax.set_ylabel("µs", fontsize=LABEL_PT)

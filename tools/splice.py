@@ -114,8 +114,8 @@ SUMMARY = {
 }
 #: What docs/records.md shows.
 STRUCTS = {
-    schema: "Header Segment Cell Status Finding Place Reason Code Metrics EstimatorSamples Environment Calibration "
-    "KernelTimes",
+    schema: "Header Segment Cell Status Finding Place Reason Code Metrics EstimatorSamples Environment Checkout "
+    "Calibration KernelTimes",
     loop_schema: "Loop LoopBlock LoopRequest LoopSpan",
 }
 #: In the order of docs/operators.md.
@@ -226,7 +226,8 @@ def short_name(name: str) -> str:
 
 
 def packages_of(run: Run) -> str:
-    return ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
+    environment = run.header.environment
+    return ", ".join(f"{name} {environment.package(name)}" for name in environment.packages)
 
 
 #: Where the code of kernels lies.

@@ -1,8 +1,8 @@
-"""Takes single Triton kernels out of a package's file without importing the package.
+"""Takes single Triton kernels, functions and classes out of a package's file without importing the package.
 
 Importing an engine takes seconds, needs all that it depends on, and changes the process. A Triton kernel needs only
-``triton`` and ``tl``: its source is read where it is installed, compiled under its own file name and lines, and wrapped
-by the same decorator.
+``triton`` and ``tl``, and the functions around it little more: their source is read where it is installed, compiled
+under its own file name and lines, and wrapped by the same decorators.
 """
 
 from __future__ import annotations
@@ -10,24 +10,48 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import torch
 import triton
 import triton.language as tl
 
 
-def triton_kernel(path: Path, names: Sequence[str]) -> Any:
-    """The first of ``names``, such as ``_kernel`` or ``Class.kernel``, that a file defines. Raises LookupError."""
+def definitions(path: Path, names: Sequence[str], asserts: bool = True, **given: Any) -> SimpleNamespace:
+    """The functions, classes and constants of these names at the top level of a file, or in a class of it as in
+    ``Class.kernel``, in one namespace by the last part of their name. Raises LookupError where one is missing.
+
+    asserts: whether their assert statements run. given: what they use beside each other, torch, numpy and Triton.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    space = {"torch": torch, "np": np, "triton": triton, "tl": tl, "__name__": __name__} | given
     for name in names:
         found: ast.AST | None = tree
         for part in name.split("."):
-            found = next((one for one in getattr(found, "body", ()) if getattr(one, "name", None) == part), None)
-        if isinstance(found, ast.FunctionDef):
+            found = next((one for one in getattr(found, "body", ()) if part in _defined(one)), None)
+        if found is None:
+            raise LookupError(f"{path} does not define {name}; this version of the package is not supported")
+        if isinstance(found, ast.FunctionDef) and "." in name:
             # A method of a class is a static one: only the decorator of Triton is kept.
             found.decorator_list = [one for one in found.decorator_list if "triton" in ast.unparse(one)]
-            module = ast.Module(body=[found], type_ignores=[])
-            space = {"triton": triton, "tl": tl, "__name__": __name__}
-            exec(compile(module, str(path), "exec"), space)
-            return space[found.name]
+        module = ast.Module(body=[found], type_ignores=[])
+        exec(compile(module, str(path), "exec", optimize=-1 if asserts else 1), space)
+    return SimpleNamespace(**{last: space[last] for last in (name.split(".")[-1] for name in names)})
+
+
+def _defined(node: ast.AST) -> list[str]:
+    """Names that a statement defines."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node]
+    return [name for one in targets if (name := getattr(one, "name", None) or getattr(one, "id", None))]
+
+
+def triton_kernel(path: Path, names: Sequence[str]) -> Any:
+    """The first of ``names``, such as ``_kernel`` or ``Class.kernel``, that a file defines. Raises LookupError."""
+    for name in names:
+        try:
+            return getattr(definitions(path, [name]), name.split(".")[-1])
+        except LookupError:
+            continue
     raise LookupError(f"{path} defines none of {', '.join(names)}; this version of the package is not supported")

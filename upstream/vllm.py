@@ -17,8 +17,9 @@ from baselines.k_quant_gather import operator as gather
 from baselines.mamba_spec_metadata import operator as mamba
 from baselines.workloads.mamba_steps import slots_per_step
 from harness.contract import GPU, Point, variant
+from harness.engine_launch import EngineLaunch, own
 from harness.packages import file_in
-from upstream._kernel_source import triton_kernel
+from upstream._kernel_source import definitions, triton_kernel
 
 # --- k_quant_gather ---------------------------------------------------------------------------------------------------
 
@@ -117,6 +118,48 @@ def vllm_triton(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callab
         tail.zero_()
 
     return launch
+
+
+VARLEN, VARLEN_KERNEL = "v1/attention/ops/metadata.py", "_indexer_decode_metadata_kernel"
+#: Entries of the tail that a program clears, as vLLM launches the kernel.
+TAIL = 256
+
+
+@variant(
+    "decode_flatten",
+    requires=f"vllm:{VARLEN}#{VARLEN_KERNEL}",
+    skip=lambda point: None if point.indices == "yes" else "vLLM's kernel for SM100 writes indices, too",
+)
+def vllm_varlen(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callable[[], None]:
+    """vLLM's kernel for SM100 (#56562). It keeps the number of tokens of each request, where the operator has
+    the length: a copy that is not timed.
+    """
+    kernels = definitions(file_in("vllm", VARLEN), ["_token_request", VARLEN_KERNEL])
+    kernel, requests = getattr(kernels, VARLEN_KERNEL), len(x.seq_lens)
+    tokens, capacity = x.num_decode_tokens, len(out.lens)
+    grid = (max(requests, tokens + triton.cdiv(capacity - tokens, TAIL)),)
+    request_lens, per_request = out.request_lens[:requests], torch.empty_like(x.seq_lens)
+
+    def launch() -> None:
+        kernel[grid](
+            x.query_start_loc,
+            x.seq_lens,
+            x.block_table,
+            out.lens,
+            out.block_table,
+            out.decode_lens,
+            out.indices,
+            per_request,
+            requests,
+            tokens,
+            capacity,
+            x.block_table.stride(0),
+            out.block_table.stride(0),
+            BLOCK_COLS=x.block_table.shape[1],
+            num_warps=4,
+        )
+
+    return EngineLaunch(launch, own(lambda: request_lens.copy_(x.seq_lens)))
 
 
 # --- mamba_spec_metadata ----------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ def update(x: Inputs, out: Outputs, columns: torch.Tensor) -> None:
     gained = torch.diff(x.query_start_loc[: count + 1]) - rejected
     out.num_computed_tokens.copy_(torch.where(live, x.num_computed_tokens + gained[row], out.num_computed_tokens))
     ns, tokens = torch.where(live, sampled[row], 0), x.sampled_tokens[row]
-    out.total_len.copy_(torch.where(live, x.total_len + ns, out.total_len))
     out.num_accepted_tokens.copy_(torch.where(live, ns.clamp(min=1), out.num_accepted_tokens))
     newest = tokens.gather(1, (ns[:, None] - 1).clamp(min=0).long())[:, 0]
     out.last_sampled_tokens.copy_(torch.where(ns > 0, newest, out.last_sampled_tokens))
@@ -44,6 +43,8 @@ def update(x: Inputs, out: Outputs, columns: torch.Tensor) -> None:
         out.output_bin_counts.scatter_(1, known, counts.int())
     if x.new_drafts is not None:
         out.draft_tokens.copy_(torch.where(live[:, None], x.new_drafts[row], out.draft_tokens))
+    # Last, because it may be one array: the history is placed by the old lengths.
+    out.total_len.copy_(torch.where(live, x.total_len + ns, out.total_len))
 
 
 def set_up(point: Point, x: Inputs, out: Outputs, update: Callable[..., None] = update) -> Callable[[], None]:

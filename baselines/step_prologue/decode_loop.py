@@ -68,8 +68,8 @@ def inputs(point: Point, state: EngineState) -> Inputs:
         draft_tokens=own.draft_tokens,
         prompt_lens_device=own.prompt_lens,
         all_token_ids_device=own.all_token_ids,
-        state_columns_before=own.state_columns[now] if state.shape.state_groups else None,
-        num_accepted_tokens_before=own.num_accepted_tokens[now] if state.shape.state_groups else None,
+        state_columns_before=own.state_columns if state.shape.state_groups else None,
+        num_accepted_tokens_before=own.num_accepted_tokens if state.shape.state_groups else None,
         tables=own.tables,
         starts=own.table_starts,
         widths=own.widths,
@@ -94,7 +94,7 @@ def outputs(point: Point, state: EngineState, out: Outputs) -> Outputs:
         "block_tables": own.block_tables,
     }
     if state.shape.state_groups:
-        handed |= {"num_accepted_tokens": own.reset_accepted, "state_columns": own.state_columns[1 - state.parity]}
+        handed |= {"num_accepted_tokens": own.num_accepted_tokens, "state_columns": own.state_columns}
     return replace(out, **{name: tensor for name, tensor in handed.items() if hasattr(out, name)})
 
 

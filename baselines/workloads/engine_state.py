@@ -98,9 +98,9 @@ class Consumed:
 class SlotState:
     """What a loop keeps by request slot. R = max_num_seqs slots, G groups, k drafts; int32 unless said otherwise.
 
-    Pairs are used in turns: a step reads the array of its parity and writes the other one. The tables of all groups lie
-    in one flat array, group g as [R, widths[g]] from table_starts[g] on. The last six tensors are written by an
-    operator in each step, and read by a later one.
+    Counts and columns are changed in place, as in an engine. The tables of all groups lie in one flat array, group g as
+    [R, widths[g]] from table_starts[g] on. The last five tensors are written by an operator in each step, and read by a
+    later one.
     """
 
     idx_mapping: Tensor  # [B] int64, slot of each row; -1 for padding
@@ -109,9 +109,9 @@ class SlotState:
     tables: Tensor  # flat
     num_blocks: Tensor  # [G, R] blocks that each slot owns
     prompt_lens: Tensor  # [R]
-    total_len: tuple[Tensor, Tensor]  # [R] tokens of output
-    state_columns: tuple[Tensor, Tensor]  # [R] column of the running state; -1 = none
-    num_accepted_tokens: tuple[Tensor, Tensor]  # [R] accepted drafts + 1
+    total_len: Tensor  # [R] tokens of output
+    state_columns: Tensor  # [R] column of the running state; -1 = none
+    num_accepted_tokens: Tensor  # [R] accepted drafts + 1; 1 where a state was moved
     last_sampled_tokens: Tensor  # [R] int64, the newest token
     draft_tokens: Tensor  # [R, k] int64
     all_token_ids: Tensor  # [R, history_len]
@@ -125,7 +125,6 @@ class SlotState:
     input_ids: Tensor  # [max_num_batched_tokens]
     next_prefill_tokens: Tensor  # [1, R]
     block_tables: Tensor  # flat, in batch order
-    reset_accepted: Tensor  # [R] accepted, 1 where a state was moved
     num_sampled: Tensor  # [R] by row
     num_rejected: Tensor  # [R] by row
 
@@ -137,8 +136,8 @@ class EngineState:
     Pairs are used in turns, by the parity of the step. ``tables`` holds what the operators of a stack have built so far
     in the order of a step: name -> Consumed, so that a later operator finds the output of an earlier one.
 
-    With ``slots``, num_computed_tokens is by slot, requests have no previous row, and block_table is the first group's
-    table that an operator gathers in batch order.
+    With ``slots``, num_computed_tokens is by slot, and both of its pair are one array; requests have no previous row,
+    and block_table is the first group's table that an operator gathers in batch order.
     """
 
     shape: EngineShape

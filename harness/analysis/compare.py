@@ -288,6 +288,13 @@ class Comparison:
         return {"regression": BAD, "could not tell": UNSURE, "fine": OK}[self.outcome]
 
     @property
+    def upstream(self) -> list[tuple[str, str, str]]:
+        """(package that variants wrap, its checkout or version in base, in head), of those that differ."""
+        base, head = (runs[0].header.environment.wrapped for runs in (self.base, self.head))
+        names = [name for name in base | head if base.get(name) != head.get(name)]
+        return [(name, base.get(name, "absent"), head.get(name, "absent")) for name in names]
+
+    @property
     def sides(self) -> list[tuple[str, tuple[Run, ...]]]:
         """("base", records) and ("head", records); ("run", records) where two variants of one side are compared."""
         return [("base", self.base), ("head", self.head)] if self.pair is None else [("run", self.head)]
@@ -413,8 +420,8 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                 )
         for difference in [] if paired else [change for run in runs for change in differences(runs[0], run, "side")]:
             raise CompareError(
-                f"{side} holds records of several revisions ({difference.ours or 'unknown'} and "
-                f"{difference.theirs or 'unknown'}); give each revision its own folder"
+                f"{side} holds records of several revisions: {difference.respect} is {difference.ours or 'unknown'} "
+                f"and {difference.theirs or 'unknown'}; give each revision its own folder"
             )
 
 

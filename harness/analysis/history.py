@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import numpy as np
 
 from harness.analysis import stats
 from harness.analysis.moderated import moderate
 from harness.records.differences import differences, values_of
-from harness.records.schema import Cell, Environment, RecordError, Run
-from harness.wording import counted
+from harness.records.schema import Cell, Checkout, Environment, RecordError, Run
+from harness.wording import counted, project
 
 #: Relative change that is worth a line.
 THRESHOLD = 0.02
@@ -35,21 +36,18 @@ MIN_FOR_DIFFERENCES = 4
 
 @dataclass(frozen=True)
 class State:
-    """A commit with the software it ran on: one place of the time axis. differs: what changed beside the code since the
-    state before, in words.
+    """The code with the software it ran on: one place of the time axis. differs: what changed beside the code since the
+    state before, in words. name: what tells its code from that of the other states: the commit, such as ``0123abc+``
+    with uncommitted changes, and packages that variants wrap, ``vLLM 1a2b3c4``.
     """
 
     runs: tuple[Run, ...]
     differs: tuple[str, ...]
+    name: str
 
     @property
     def environment(self) -> Environment:
         return self.runs[0].header.environment
-
-    @property
-    def commit(self) -> str:
-        """Such as ``0123abc+``; the plus means uncommitted changes."""
-        return f"{(self.environment.commit or 'unknown')[:7]}{'+' if self.environment.dirty else ''}"
 
     @property
     def date(self) -> str:
@@ -107,7 +105,8 @@ class History:
 
 
 def history(runs: Sequence[Run], metric: str | None = None, threshold: float = THRESHOLD) -> History:
-    """The series of all cells over the commits of the runs, ordered by when a commit was first recorded.
+    """The series of all cells over the commits of the runs, ordered by when a commit was first recorded. Of one commit
+    of the suite with several checkouts of a package, by when these were committed.
 
     metric: one of stats.METRICS; by default gpu_us, and cpu_us of runs on a CPU.
 
@@ -122,7 +121,7 @@ def history(runs: Sequence[Run], metric: str | None = None, threshold: float = T
         raise RecordError(f"--metric {metric}: choose one of {', '.join(stats.METRICS)}")
     states = _states(runs)
     if len(states) < 2:
-        raise RecordError(f"all records are of commit {states[0].commit}; a history needs two commits or more")
+        raise RecordError(f"all records are of commit {states[0].name}; a history needs two commits or more")
     cells, medians = _medians(states, metric)
     if not cells:
         raise RecordError(f"no cell has {metric} at two commits or more")
@@ -158,18 +157,46 @@ def _states(runs: Sequence[Run]) -> tuple[State, ...]:
     for run in sorted(runs, key=lambda run: run.header.started):
         grouped.setdefault(values_of(run, "state"), []).append(run)
     states: list[State] = []
-    for members in grouped.values():
-        differs = _what_differs(states[-1].runs, members) if states else ()
-        states.append(State(tuple(members), differs))
+    groups, name_of = _in_order(list(grouped.values()))
+    named = ("commit", "dirty") if name_of is _commit else ("packages", "checkouts")
+    for members in groups:
+        differs = _what_differs(states[-1].runs, members, named) if states else ()
+        states.append(State(tuple(members), differs, name_of(members[0].header.environment)))
     return tuple(states)
 
 
-def _what_differs(before: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
-    """What else than the code a change may come from: software, and another GPU of the model."""
+def _in_order(groups: list[list[Run]]) -> tuple[list[list[Run]], Callable[[Environment], str]]:
+    """(the runs of each state in the order of time, what names a state): the suite's commit; where that is one, what
+    changed of the packages that variants wrap, by the dates of its checkouts where all states have one.
+    """
+    environments = [members[0].header.environment for members in groups]
+    names = dict.fromkeys(name for environment in environments for name in environment.wrapped)
+    changing = [name for name in names if len({environment.wrapped.get(name) for environment in environments}) > 1]
+    if len({_commit(environment) for environment in environments}) > 1 or not changing:
+        return groups, _commit
+
+    def name_of(environment: Environment) -> str:
+        return ", ".join(f"{project(name)} {environment.wrapped.get(name, 'absent')}" for name in changing)
+
+    def committed(members: list[Run]) -> list[datetime]:
+        checkouts = members[0].header.environment.checkouts
+        return [datetime.fromisoformat(checkouts[name].date) for name in changing]
+
+    dated = all(environment.checkouts.get(name, Checkout()).date for environment in environments for name in changing)
+    return sorted(groups, key=committed) if dated else groups, name_of
+
+
+def _commit(environment: Environment) -> str:
+    """Of the suite."""
+    return f"{(environment.commit or 'unknown')[:7]}{'+' if environment.dirty else ''}"
+
+
+def _what_differs(before: Sequence[Run], now: Sequence[Run], named: Collection[str]) -> tuple[str, ...]:
+    """What else a change may come from than the respects that name a state: software, another GPU of the model."""
     software = [
         f"{difference.respect} {difference.ours} → {difference.theirs}"
         for difference in differences(before[-1], now[0], "state")
-        if difference.respect not in ("commit", "dirty")
+        if difference.respect.partition(".")[0] not in named
     ]
     gpus = [{run.header.environment.gpu_id for run in side} for side in (before, now)]
     return (*software, "another GPU") if gpus[0] != gpus[1] and None not in gpus[0] | gpus[1] else tuple(software)

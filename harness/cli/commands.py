@@ -124,9 +124,11 @@ def gate_command(options: argparse.Namespace) -> int:
 
     console = make_console()
     if options.resume is not None:
-        if options.base or options.head or options.out or options.all:
+        if options.base or options.head or options.out or options.all or options.upstream or options.checkout:
             raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
         gate = resume(options.resume, console)
+    elif options.checkout is not None and options.upstream is None:
+        raise ConfigError("--checkout belongs to --upstream PACKAGE, such as --upstream vllm")
     elif options.base is None:
         raise ConfigError("gate needs a revision to compare with, such as --base main")
     else:

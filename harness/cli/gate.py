@@ -35,11 +35,12 @@ from rich.text import Text
 
 from harness.analysis.compare import Comparison, Rule, compare
 from harness.cli.comparing import rule_of
+from harness.cli.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
 from harness.cli.planning import plan_cells, prepare, seed_of
 from harness.cli.recording import new_folder
 from harness.config.load import ConfigError, Measure, Source
 from harness.contract import COMPILER
-from harness.discover import ROOT, unavailable
+from harness.discover import ROOT, Catalog, DiscoveryError, unavailable
 from harness.exit_codes import UNSURE
 from harness.records.differences import differences
 from harness.records.file import read_run
@@ -69,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     only:     globs of its cells. flags: of every process, beside cells and folder.
     variants: files of --variants, as the processes get them.
     cells:    side -> globs of the cells that changed, and of controls; empty where all are measured.
+    upstream: where the sides differ in a package; the suite of both is that of head.
     """
 
     only: tuple[str, ...]
@@ -81,17 +83,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     head_name: str | None
     head_changes: str | None
+    upstream: Upstream | None = None
 
     @property
     def revisions(self) -> dict[str, Revision]:
-        return {
-            BASE: Revision(self.base, self.base_name),
-            HEAD: Revision(self.head, self.head_name, self.head_changes),
-        }
+        head = Revision(self.head, self.head_name, self.head_changes)
+        return {BASE: Revision(self.base, self.base_name) if self.upstream is None else head, HEAD: head}
 
     @property
     def same_code(self) -> bool:
-        return self.base == self.head and self.head_changes is None
+        return self.upstream is None and self.base == self.head and self.head_changes is None
+
+    def name(self, side: str) -> str:
+        """What a side measures, in words."""
+        return str(self.revisions[side]) if self.upstream is None else self.upstream.name(side)
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ class Gate:
         nothing that a cell depends on, and nothing was measured. Raises ConfigError, RunError.
         """
         began = time.monotonic()
-        base, head = self.settings.revisions.values()
+        base, head = map(self.settings.name, (BASE, HEAD))
         same = ", the same code twice" if self.settings.same_code else ""
         self._say(f"base {base}, head {head}{same}; records in {self.folder}")
         with checked_out(self.settings.revisions, self.folder) as suites:
@@ -140,6 +145,8 @@ class Gate:
             if self.config is not None:
                 if self.steady is not None and not self._leave_out_what_is_the_same(suites):
                     self._say("the code of every cell is the same in base and head: nothing is measured; --all does")
+                    if self.settings.upstream is not None:
+                        discard(self.folder)
                     return False
                 self._write_down(self.config)
             try:
@@ -157,7 +164,8 @@ class Gate:
 
     def _leave_out_what_is_the_same(self, suites: dict[str, Path]) -> bool:
         """Keep the cells that differ, and some controls. False where none differs."""
-        if self.settings.same_code:
+        upstream = self.settings.upstream
+        if self.settings.same_code or (upstream is not None and not upstream.changed):
             return False
         plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
         if None in plans.values():  # the process that verifies says why
@@ -165,7 +173,10 @@ class Gate:
         keys = list(dict.fromkeys(itertools.chain(*plans.values())))
         named = re.findall(r"[^\s'\"{}\[\],=]+", f"{self.config.decode()} {' '.join(self.settings.flags)}")
         variants = [Path(file) for file in self.settings.variants]
-        changed = changed_cells(keys, suites[BASE], suites[HEAD], variants, map(Path, named))
+        if upstream is not None:
+            changed = upstream.changed_cells(keys)
+        else:
+            changed = changed_cells(keys, suites[BASE], suites[HEAD], variants, map(Path, named))
         same = [key for key in keys if key not in set(changed)]
         kept = controls([key for key in same if "/".join(split_key(key)[:2]) in self.steady])
         wanted = {*changed, *kept}
@@ -311,11 +322,14 @@ class Gate:
         unfinished, log = self.folder / "unfinished" / f"{side}-{name}", self.folder / "logs" / f"{side}-{name}.txt"
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
         command += [*flags, "--no-plots", "--out", str(unfinished.resolve()), *([HOLD_FLAG] if hold else [])]
+        environment = _environment()
+        if self.settings.upstream is not None:
+            environment["PYTHONPATH"] = python_path(self.folder, side)
         shutil.rmtree(unfinished, ignore_errors=True)
         log.parent.mkdir(exist_ok=True)
         with open(log, "w", encoding="utf-8") as output:
             streams = {"stdin": subprocess.PIPE if hold else subprocess.DEVNULL, "stdout": output, "stderr": output}
-            running = subprocess.Popen(command, cwd=suite, env=_environment(), process_group=0, **streams)
+            running = subprocess.Popen(command, cwd=suite, env=environment, process_group=0, **streams)
         self._running.append(process := _Process(side, running, log, unfinished / "run.jsonl", record))
         return process
 
@@ -338,9 +352,9 @@ class Gate:
         with suppress(OSError):  # a side that was interrupted is still in it
             (self.folder / "unfinished").rmdir()
         for process, code in incomplete:
-            revision = self.settings.revisions[process.side]
+            name = self.settings.name(process.side)
             raise RunError(
-                f"a process of {process.side}, {revision}, ended with exit code {code} before it had all cells: "
+                f"a process of {process.side}, {name}, ended with exit code {code} before it had all cells: "
                 f"{_error_in(process.log)}; its output is in {process.log}. Begin a new gate with other flags, or "
                 f"continue with gate --resume {self.folder} once the cause is fixed"
             )
@@ -402,9 +416,21 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
             f"{folder} holds a gate already; continue with gate --resume {folder}, or choose another --out"
         )
     rule = replace(rule_of(options), only=())
-    steady = _timed_here(options, source)
-    base = resolve("--base", options.base)
-    head = working_tree(folder) if options.head is None else resolve("--head", options.head)
+    device, catalog = prepare(options)
+    upstream = None
+    if options.upstream is not None:
+        base = head = working_tree(folder)
+        upstream = sides_of(options, folder, catalog)
+    try:
+        with first_on_path(folder, HEAD) if upstream is not None else nullcontext():
+            steady = _timed_here(options, source, device, catalog)
+    except (ConfigError, DiscoveryError):
+        if upstream is not None:
+            discard(folder)
+        raise
+    if upstream is None:
+        base = resolve("--base", options.base)
+        head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     settings = Settings(
         only=tuple(options.only),
         flags=_flags(options, source.config.measure),
@@ -415,15 +441,15 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         head=head.commit,
         head_name=head.name,
         head_changes=head.changes,
+        upstream=upstream,
     )
     return Gate(folder, settings, Path(options.config).read_bytes(), console, None if options.all else steady)
 
 
-def _timed_here(options: argparse.Namespace, source: Source) -> set[str]:
+def _timed_here(options: argparse.Namespace, source: Source, device: str, catalog: Catalog) -> set[str]:
     """Ids of the variants of this checkout that can be timed on this machine, without those of torch.compile, which are
     slow to prepare. Raises ConfigError where no variant can be timed.
     """
-    device, catalog = prepare(options)
     variants = catalog.variants_of(plan_cells(options, source, catalog))
     timed = [variant for variant in variants if unavailable(variant, device) is None and not variant.is_interpreted]
     if not timed:

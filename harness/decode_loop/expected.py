@@ -120,11 +120,7 @@ def _place_slots(engine: Engine, step: Step, parity: int, seed: int) -> None:
     for row in step.admitted:
         slot, prompt = step.slots[row], step.computed[row]
         slots.prompt_lens[slot] = state.num_computed_tokens[parity][slot] = prompt
-        slots.total_len[parity][slot], slots.state_columns[parity][slot], slots.num_accepted_tokens[parity][slot] = (
-            0,
-            -1,
-            1,
-        )
+        slots.total_len[slot], slots.state_columns[slot], slots.num_accepted_tokens[slot] = 0, -1, 1
     if step.admitted:
         start_requests(state, step.admitted, parity, seed)
     starts, widths, groups = slots.table_starts.tolist(), slots.widths.tolist(), state.shape.state_groups

@@ -25,6 +25,7 @@ from harness.decode_loop.expected import ExpectedBlock
 from harness.decode_loop.scheduler import CountError, Scheduler
 from harness.decode_loop.state import BoundStack, Engine, Part, bind, make_engine, restore
 from harness.decode_loop.workload import Workload
+from harness.engine_launch import EngineLaunch, own
 from harness.nvtx_ranges import nvtx_range
 from harness.records.decode_loop import LoopBlock, LoopRequest, LoopSpan
 
@@ -128,10 +129,16 @@ class DecodeLoop:
         self._ready.pop(stack, None)
 
     def launch_alone(self, stack: str) -> Callable[[], None]:
-        """The operators of one step, without scheduler and model."""
+        """The operators of one step, without scheduler and model. Counts by slot, which they change in place, are put
+        back before each.
+        """
         restore(self._engine, self._blocks[-1].device)
-        bound = self._ready[stack].bound
-        return one_by_one([*bound.launches[0], *bound.after[0]])
+        bound, put_back = self._ready[stack].bound, []
+        if self._engine.state.slots is not None:
+            counts = self._engine.counts
+            before = counts.clone()
+            put_back.append(own(lambda: counts.copy_(before)))
+        return EngineLaunch(*put_back, *bound.launches[0], *bound.after[0])
 
     def waited_us(self, stack: str) -> list[float]:
         """From submission to completion of the operators before the forward pass, on an idle device, each after the

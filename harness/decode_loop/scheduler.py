@@ -44,8 +44,7 @@ class ArenaLayout:
                 "num_blocks": (len(widths), capacity),
                 "prompt_lens": (capacity,),
             }
-            # By the parity of the step that reads them.
-            sizes |= {f"{name} {parity}": (capacity,) for name in COUNTS for parity in (0, 1)}
+            sizes |= dict.fromkeys(COUNTS, (capacity,))
         else:
             sizes |= {
                 "block_table": (shape.batch_size, shape.block_columns),
@@ -130,7 +129,7 @@ class Scheduler:
             self._admit(row)
             entries += (arena.words + row, 1, arena.starts["requests"] + row, self._next_request - 1)
             if shape.by_slot:
-                self._fill_slot(entries, row, parity)
+                self._fill_slot(entries, row)
             else:
                 entries += (arena.starts["num_accepted"] + row, 1)
         upper_bound = self._known + self._in_flight * shape.next_n
@@ -161,12 +160,12 @@ class Scheduler:
             self._slots[row] = slot_of(self._shape, row, self._served[row])
             self._served[row] += 1
 
-    def _fill_slot(self, entries: list[int], row: int, parity: int) -> None:
+    def _fill_slot(self, entries: list[int], row: int) -> None:
         """State of a new request: its prompt is computed, nothing is produced, no state is running."""
         slot, starts, prompt = self._slots[row], self._arena.starts, int(self._known[row])
         entries += (starts["idx_mapping"] + 2 * row, slot, starts["prompt_lens"] + slot, prompt)
         for name, value in zip(COUNTS, (prompt, 0, -1, 1), strict=True):
-            entries += (starts[f"{name} {parity}"] + slot, value)
+            entries += (starts[name] + slot, value)
 
     def _allocate(self, entries: list[int], name: str, row: int, needed: int) -> None:
         ids, freed, by_slot = self._ids[name][row], self._freed[name], self._shape.by_slot

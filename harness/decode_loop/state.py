@@ -20,7 +20,7 @@ from harness.verify.buffers import POISONS, Guard
 CHANGING = ("seq_lens", "num_accepted", "positions", "valid", "anchors")
 #: The same of a loop by slot; what an operator writes in each step for a later one is poisoned instead.
 CHANGING_BY_SLOT = ("last_sampled_tokens", "draft_tokens", "all_token_ids", "sampled_tokens")
-HANDED = ("input_ids", "next_prefill_tokens", "block_tables", "reset_accepted", "num_sampled", "num_rejected")
+HANDED = ("input_ids", "next_prefill_tokens", "block_tables", "num_sampled", "num_rejected")
 
 
 @dataclass
@@ -34,6 +34,12 @@ class Engine:
     layout: ArenaLayout
     arena: Tensor
     staging: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    @property
+    def counts(self) -> Tensor:
+        """What the operators of a loop by slot change in place: COUNTS, which lie side by side in the arena."""
+        starts = [self.layout.starts[name] for name in COUNTS]
+        return self.arena[min(starts) : max(starts) + self.state.shape.max_num_seqs]
 
 
 def make_engine(workload: Workload, device: str) -> Engine:
@@ -61,13 +67,15 @@ def make_engine(workload: Workload, device: str) -> Engine:
     scheduled = ints(shape.num_requests, host=True)
     scheduled.fill_(shape.next_n)
     by_slot = _slot_state(shape, layout, part, device) if shape.by_slot else None
+    # By slot it is one array, which operators change in place.
+    computed = (part("num_computed_tokens", shape.max_num_seqs), part("num_computed_tokens", shape.max_num_seqs))
     table = part("block_table", 0, 0)
     if by_slot is not None:
         table = by_slot.block_tables[: shape.batch_size * shape.block_columns].view(shape.batch_size, -1)
     state = EngineState(
         shape=shape,
         seq_lens=ints(shape.max_num_seqs),
-        num_computed_tokens=tuple(part(f"num_computed_tokens {parity}", shape.max_num_seqs) for parity in (0, 1)),
+        num_computed_tokens=computed,
         num_accepted=part("num_accepted", shape.max_num_seqs),
         positions=ints(shape.max_num_batched_tokens, kind=torch.int64),
         valid=ints(shape.max_num_seqs),
@@ -98,7 +106,6 @@ def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Ten
     """part: a tensor of the arena by its name."""
     capacity, rows, tokens = shape.max_num_seqs, shape.batch_size, shape.max_num_batched_tokens
     ints = lambda *size, kind=torch.int32: torch.zeros(*size, dtype=kind, device=device)  # noqa: E731
-    pair = lambda name: (part(f"{name} 0"), part(f"{name} 1"))  # noqa: E731
     states = [False, *[True] * shape.state_groups]
     sizes = [shape.block_size, *[shape.mamba_block_size] * shape.state_groups]
     starts = torch.arange(capacity + 1, dtype=torch.int32, device=device).clamp(max=shape.num_requests) * shape.next_n
@@ -112,9 +119,9 @@ def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Ten
         tables=part("tables"),
         num_blocks=part("num_blocks"),
         prompt_lens=part("prompt_lens"),
-        total_len=pair("total_len"),
-        state_columns=pair("state_columns"),
-        num_accepted_tokens=pair("num_accepted_tokens"),
+        total_len=part("total_len"),
+        state_columns=part("state_columns"),
+        num_accepted_tokens=part("num_accepted_tokens"),
         last_sampled_tokens=ints(capacity, kind=torch.int64),
         draft_tokens=ints(capacity, shape.num_drafts, kind=torch.int64),
         all_token_ids=ints(capacity, shape.history_len),
@@ -128,7 +135,6 @@ def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Ten
         input_ids=ints(tokens),
         next_prefill_tokens=ints(1, capacity),
         block_tables=ints(capacity * sum(layout.widths)),
-        reset_accepted=ints(capacity),
         num_sampled=ints(capacity),
         num_rejected=ints(capacity),
     )
@@ -170,10 +176,6 @@ def carry_over(engine: Engine) -> None:
     state = engine.state
     if state.slots is None:  # a step reads the counts of the other parity
         state.num_computed_tokens[1].copy_(state.num_computed_tokens[0])
-        return
-    for name in COUNTS:
-        before, after = getattr(state if name == "num_computed_tokens" else state.slots, name)
-        before.copy_(after)
 
 
 @dataclass(frozen=True)

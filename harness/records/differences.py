@@ -61,7 +61,8 @@ MATTERS: dict[str, tuple[Purpose, ...]] = {
     "power_limit_w": ("listed",),
     "commit": ("side", "state", *_ONE_RECORD),
     "dirty": ("state", *_ONE_RECORD),
-    "packages": ("listed", *_ONE_RECORD),
+    "packages": ("side", "listed", "state", *_ONE_RECORD),
+    "checkouts": ("side", "listed", "state", *_ONE_RECORD),
     "fixed_addresses": ("listed", "state"),
     "nvml_refused": (),
     "notes": ("listed",),
@@ -73,7 +74,7 @@ MATTERS: dict[str, tuple[Purpose, ...]] = {
     "config.itl_tpot": _SETTINGS,
     "config.measure.seed": ("merge",),
     "cells": ("resume",),
-    "sources": ("merge", "resume", "verified_by"),
+    "sources": ("side", "merge", "resume", "verified_by"),
 }
 
 #: A record; the machine of a process; or some respects by name, such as {"seed": 0}.
@@ -150,6 +151,8 @@ def _respects(parts: Mapping[str, Any], purpose: Purpose) -> Iterator[tuple[str,
     for name, value in parts.items():
         if name == "config":
             yield from (setting for setting in _leaves(name, value) if matters(setting[0], purpose))
+        elif name in ("packages", "checkouts") and matters(name, purpose):
+            yield from ((f"{name}.{package}", str(one)) for package, one in value.items())
         elif name != "sources" and matters(name, purpose):
             yield name, frozenset(value) if name == "cells" else value
 
@@ -176,11 +179,13 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _changed_sources(ours: Mapping[str, Any], theirs: Mapping[str, Any], purpose: Purpose) -> list[Difference]:
-    """The first file of the sources that differs. Shards may depend on different files; else all of ``ours`` count."""
+    """The first file of the sources that differs. Shards and processes of one side may depend on different files; else
+    all of ``ours`` count.
+    """
     if "sources" not in ours or not matters("sources", purpose):
         return []
     before, after = ours["sources"], theirs["sources"]
-    if purpose == "merge":
+    if purpose in ("merge", "side"):
         before = {name: digest for name, digest in before.items() if name in after}
         changed = next((name for name, digest in before.items() if after[name] != digest), None)
     else:

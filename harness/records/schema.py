@@ -132,12 +132,30 @@ class RecordError(Exception):
     """A record file cannot be read or written; the message says which one and why."""
 
 
+class Checkout(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the files of a package come from that is no release.
+
+    commit: of the git repository that tracks them, in full; date: when it was committed, ISO 8601.
+    files:  hash of the files that variants require, where they are not those of the commit, or no commit is known.
+    """
+
+    commit: str | None = None
+    date: str | None = None
+    files: str | None = None
+
+    def __str__(self) -> str:
+        """``1a2b3c4``, ``1a2b3c4+9f3c2b1a`` with changes, ``files 9f3c2b1a``."""
+        changed = self.files[:8] if self.files else ""
+        return f"files {changed}" if self.commit is None else f"{self.commit[:7]}{f'+{changed}' if changed else ''}"
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and the software of a run. ``device`` is "cuda" or "cpu".
 
     gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known.
     nvml_refused: readings that NVML refuses here, whose consequences ``notes`` tell.
-    packages: package that variants wrap -> its version, of those that are there.
+    packages: package that variants wrap -> its version, of those that are there. checkouts: -> its checkout, of those
+        that are no release.
     fixed_addresses: whether the addresses of the process that timed were not randomized.
     """
 
@@ -163,9 +181,22 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     commit: str | None = None
     dirty: bool = False
     packages: dict[str, str] = {}
+    checkouts: dict[str, Checkout] = {}
     fixed_addresses: bool = False
     nvml_refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def wrapped(self) -> dict[str, str]:
+        """Package that variants wrap -> its checkout, else its version, as titles name it."""
+        return {name: str(self.checkouts.get(name, version)) for name, version in self.packages.items()}
+
+    def package(self, name: str) -> str:
+        """Version and checkout of a package that variants wrap: ``0.33.0 (1a2b3c4)``."""
+        version, checkout = self.packages[name], self.checkouts.get(name)
+        if checkout is None:
+            return version
+        return str(checkout) if version == "unknown" else f"{version} ({checkout})"
 
 
 class EstimatorSamples(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -235,7 +266,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     compiled:         CUDA source -> architecture -> "ok" or NVRTC's error; without a GPU only.
     cells:            keys of all planned cells, in order; --resume measures those that are missing.
     shard:            "2/8" where this run is one part of a sweep.
-    sources:          file -> hash, of everything that the cells depend on (harness/session/sources.py).
+    sources:          file -> hash, of everything that the cells depend on (harness/session/sources.py); a file of a
+                      package that variants wrap as ``vllm:_C.abi3.so``.
     verified_by:      hash of the record of the run that verified and audited these cells, where this one did not.
     """
 

@@ -37,7 +37,7 @@ from harness.report.console import PrintableConsole, print_tables, print_text
 from harness.report.escape import as_code, as_text
 from harness.report.folding import spaced
 from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
-from harness.wording import counted, signed
+from harness.wording import counted, project, signed
 
 #: GitHub refuses a comment of more than 65,536 characters; what follows the tables of a bot must fit, too.
 COMMENT_BYTES = 60_000
@@ -86,6 +86,11 @@ def outcome(comparison: Comparison) -> str:
 def side_names(comparison: Comparison) -> tuple[str, str]:
     """What stands above the times: base and head, or the two variants."""
     return comparison.pair or ("base", "head")
+
+
+def title(comparison: Comparison) -> str:
+    """What changed where it is not this suite: ``vLLM 1a2b3c4 → 5d6e7f8``; empty where it is."""
+    return ", ".join(f"{project(name)} {base} → {head}" for name, base, head in comparison.upstream)
 
 
 def headline(comparison: Comparison, strong: str = "") -> str:
@@ -332,11 +337,15 @@ def variants_table(comparison: Comparison) -> Table:
 
 
 def sides_table(comparison: Comparison) -> Table:
-    """Commit, machine and records of each side."""
-    rows = text_rows(
-        (side, commits(runs), device(runs), f"{len(runs)}: {shown_folder(runs)}") for side, runs in comparison.sides
-    )
-    return Table("What was compared", tuple(map(Column, ("side", "commit", "machine", "records"))), rows, kind="sides")
+    """Commit of the suite, packages that variants wrap, machine and records of each side."""
+    columns = ("side", "commit", "wraps", "machine", "records")
+    rows = [
+        (side, commits(runs), wrapped(runs), device(runs), f"{len(runs)}: {shown_folder(runs)}")
+        for side, runs in comparison.sides
+    ]
+    if not any(wraps for _, _, wraps, _, _ in rows):
+        columns, rows = columns[:2] + columns[3:], [row[:2] + row[3:] for row in rows]
+    return Table("What was compared", tuple(map(Column, columns)), text_rows(rows), kind="sides")
 
 
 def differences_table(comparison: Comparison) -> Table:
@@ -378,6 +387,7 @@ def comparison_markdown(comparison: Comparison, picture: str | None = None, sort
 def _blocks(comparison: Comparison, picture: str | None, sort: Sort) -> list[str | Table]:
     """Paragraphs and tables of the comment, between which it has blank lines."""
     blocks: list[str | Table] = [
+        f"### {as_text(title(comparison))}" if comparison.upstream else "",
         f"{OUTCOME_MARKS[comparison.outcome]} {headline(comparison, '**')}",
         f"{_line(basis(comparison))}.",
     ]
@@ -428,6 +438,8 @@ def _rendered(blocks: Sequence[str | Table], most: int, folded: int) -> str:
 
 def comparison_console(comparison: Comparison, console: Console, sort: Sort = "change") -> None:
     """Print the comparison to a terminal; unchanged cells are counted, not listed."""
+    if comparison.upstream:
+        print_text(console, title(comparison), "bold")
     print_text(console, headline(comparison), OUTCOME_STYLES[comparison.outcome])
     print_text(console, basis(comparison))
     for line in comparison.warnings:
@@ -545,6 +557,12 @@ def commits(runs: Sequence[Run]) -> str:
     environments = [run.header.environment for run in runs]
     dirty = " with uncommitted changes" if any(environment.dirty for environment in environments) else ""
     return f"{', '.join(dict.fromkeys(environment.commit or 'unknown commit' for environment in environments))}{dirty}"
+
+
+def wrapped(runs: Sequence[Run]) -> str:
+    """Packages that variants wrap, with version and checkout; the same for all runs of a side."""
+    environment = runs[0].header.environment
+    return ", ".join(f"{project(name)} {environment.package(name)}" for name in environment.packages)
 
 
 def device(runs: Sequence[Run]) -> str:

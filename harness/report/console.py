@@ -124,7 +124,7 @@ def print_environment(console: Console, environment: Environment) -> None:
         where = f"CPU only: {e.processor}"
     console.print(Text(f"{where}; torch {e.torch}, triton {e.triton}, commit {e.commit}{'+' if e.dirty else ''}"))
     if e.packages:
-        console.print(Text(f"wraps {', '.join(f'{name} {version}' for name, version in e.packages.items())}"))
+        console.print(Text(f"wraps {', '.join(f'{name} {e.package(name)}' for name in e.packages)}"))
     for note in e.notes:
         console.print(Text(f"note: {note}"))
 

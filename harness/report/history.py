@@ -61,7 +61,7 @@ def summary(history: History) -> list[str]:
     """What was compared, and how many cells changed, in sentences."""
     processes = sum(len(state.runs) for state in history.states)
     first, last = history.states[0], history.states[-1]
-    span = f"{first.commit} ({first.date}) to {last.commit} ({last.date})"
+    span = f"{first.name} ({first.date}) to {last.name} ({last.date})"
     lines = [
         f"{history.metric} of {counted(len(history.series), 'cell')} over {counted(len(history.states), 'commit')}, "
         f"{span}, {processes} {'process' if processes == 1 else 'processes'}"
@@ -74,9 +74,7 @@ def summary(history: History) -> list[str]:
 def heading(history: History, at: int) -> str:
     """A commit, its date, and what else a change there may come from."""
     state = history.states[at]
-    return "; ".join(
-        [f"{state.commit} ({state.date})", *([f"also {', '.join(state.differs)}"] if state.differs else [])]
-    )
+    return "; ".join([f"{state.name} ({state.date})", *([f"also {', '.join(state.differs)}"] if state.differs else [])])
 
 
 def tables(history: History) -> list[Table]:
@@ -94,7 +92,7 @@ def cells_table(history: History) -> Table:
     entries = tuple(
         (
             Entry(series.cell.key),
-            Entry(history.states[change.at].commit, style="code"),
+            Entry(history.states[change.at].name, style="code"),
             Entry(percent(change.ratio)),
             Entry(f"{significant(change.base_us, DIGITS)} → {significant(change.head_us, DIGITS)}"),
         )

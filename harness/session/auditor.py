@@ -21,6 +21,7 @@ from harness.contract import Point, Variant
 from harness.cuda import launcher
 from harness.cuda_graph import Graph
 from harness.discover import discover
+from harness.engine_launch import own_launches
 from harness.records.schema import Finding, Place
 from harness.session.measure import check_context
 from harness.session.messages import Audited, AuditReady, Heartbeat, Job
@@ -127,7 +128,7 @@ class Auditor:
             graphs = []
         replays = self._replays(graphs, [place.rewrite_inputs for place in places])
         self._check_same_work(eager.operations, replays)
-        return {
+        found = {
             **self._samples(replays),
             "cupti_launches": len(replays[0]) // self._copies if replays else None,
             "eager_launches": len(eager.operations) // CALLS,
@@ -135,6 +136,25 @@ class Auditor:
             "synchronizations": waits,
             "memcpys": {direction: -(-count // CALLS) for direction, count in sorted(memcpys.items())},
         }
+        return self._without_own(found, launches, places)
+
+    def _without_own(
+        self, found: dict[str, Any], launches: Sequence[Callable[[], Any]], places: Sequence[Fixture]
+    ) -> dict[str, Any]:
+        """What was found, less the suite's own launches beside an engine's."""
+        own = [own_launches(launch) for launch in launches]
+        if None in own:
+            return found
+        operations = trace(own[0]).operations
+        copies = Counter(operation.direction for operation in operations if operation.direction)
+        found["eager_launches"] -= len(operations)
+        found["memcpys"] = dict(Counter(found["memcpys"]) - copies)
+        if found["cupti_launches"] is not None:
+            replays = self._replays(self._graphs(own), [place.rewrite_inputs for place in places])
+            found["cupti_launches"] -= len(replays[0]) // self._copies
+            pairs = zip(found[CUPTI.field], cycle(self._samples(replays)[CUPTI.field]))
+            found[CUPTI.field] = [round(us - own_us, SAMPLE_DECIMALS) for us, own_us in pairs]
+        return found
 
     def _check_same_work(self, eager: list[Operation], replays: list[list[Operation]]) -> None:
         """Raise Mismatch unless calls do the same work every time, in a graph and outside of one.

@@ -21,14 +21,15 @@ import torch
 
 from harness import interpreter
 from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
-from harness.contract import COMPILER, GPU, EdgeCase, Operator, Point, Variant
+from harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
-from harness.packages import versions
+from harness.packages import checkouts, versions
 from harness.records.schema import Cell, Code, Finding, Metrics, Place, Reason, Status, cell_key
 from harness.session.measure import Measuring, check_context, is_context_lost
 from harness.session.messages import Heartbeat, Job, Outputs, Ready
+from harness.session.sources import package_needs
 from harness.timing.environment import describe
 from harness.timing.host_lock import lock_of
 from harness.verify.edge_cases import (
@@ -172,8 +173,9 @@ class Evaluator:
                 self._clocks.set_run_clock()
                 calibration = calibrate(self.timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
             torch.cuda.profiler.start()
-        needs = [need for variant in self.catalog.variants for need in variant.requires if need not in (GPU, COMPILER)]
-        return Ready(describe(self._job.device, self._clocks, versions(needs)), calibration, self._compiled)
+        needs = package_needs(self.catalog.variants)
+        environment = describe(self._job.device, self._clocks, versions(needs), checkouts(needs))
+        return Ready(environment, calibration, self._compiled)
 
     def close(self) -> None:
         if self._job.device == "cuda":

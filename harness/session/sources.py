@@ -1,7 +1,7 @@
 """Hashes of the files that a run's cells depend on, so that a resumed run never mixes versions of code or traces.
 
 The commit is not enough: a file of --variants or a new kernel is untracked, a modified one is only "dirty", a trace may
-be anywhere. Imports from elsewhere, such as installed packages, are not checked.
+be anywhere. Of installed packages, the files are checked that variants name in ``requires``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.work_items import Cells
-from harness.contract import Variant
+from harness.contract import COMPILER, GPU, Variant
 from harness.dependencies import DIGITS, dependencies, file_hash
 from harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
+from harness.packages import files_of
 from harness.records.schema import RecordError
 from harness.wording import printable
 
@@ -25,8 +26,9 @@ _SUFFIXES = (".py", ".cu", ".cuh")
 
 def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Iterable[str]) -> dict[str, str]:
     """File -> hash: of the engine, the folders of the operators, the files of ``--variants`` and the sources of the
-    variants with all that they import or include, and every file that an axis names, such as a trace. Paths inside the
-    repository are relative to it. Raises RecordError for a file that cannot be read.
+    variants with all that they import or include, the files of packages that they require, and every file that an axis
+    names, such as a trace. Paths inside the repository are relative to it. Raises RecordError for a file that cannot be
+    read.
     """
     variants = catalog.variants_of(items)
     begin = [*_files({item.operator for item in items}), *_upstream(variants)]
@@ -37,7 +39,13 @@ def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Itera
     texts = {text for item in items for text in _texts(list(item.axes.values()))}
     files |= dict.fromkeys(Path(text) for text in sorted(texts) if _is_file(text))
     engine = hashlib.sha256("".join(_hash(path) for path in _code(ROOT / "harness")).encode()).hexdigest()[:DIGITS]
-    return {ENGINE: engine} | {_name(path): _hash(path) for path in files}
+    named = {_name(path): path for path in files} | files_of(package_needs(variants))
+    return {ENGINE: engine} | {name: _hash(path) for name, path in named.items()}
+
+
+def package_needs(variants: Iterable[Variant]) -> list[str]:
+    """What they require of packages."""
+    return [need for variant in variants for need in variant.requires if need not in (GPU, COMPILER)]
 
 
 def _upstream(variants: Sequence[Variant]) -> list[Path]:

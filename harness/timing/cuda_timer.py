@@ -1,4 +1,5 @@
-"""Times a launch on a GPU. A sample of a launch holds:
+"""Times a launch on a GPU, without what it holds of the suite's own beside an engine's (harness/engine_launch.py). A
+sample of a launch holds:
 
 host_us    CPU time to submit one launch: monotonic clock around HOST_CALLS launches, the device idle before and drained
            after.
@@ -17,6 +18,7 @@ The rounds cycle through several sets of buffers, because the time of a small ke
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import perf_counter
@@ -29,6 +31,7 @@ from harness.analysis.estimators import GRAPH_SLOPE, QUEUED_EVENTS
 from harness.checks import Mismatch
 from harness.cuda import launcher
 from harness.cuda_graph import Graph, GraphCapture, check_nodes
+from harness.engine_launch import EngineLaunch, own_launches
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
 from harness.timing.host_lock import Lock
 from harness.timing.queued_events import QueuedEvents
@@ -97,6 +100,7 @@ class CudaStopwatch:
         torch.cuda.synchronize()
         self._events = QueuedEvents(timer.spin)
         self._graphs: dict[int, Graph] = {}
+        self._own_graphs: dict[int, Graph] = {}  # of the suite's own launches beside an engine's
         copies = sorted(timer.graph_copies)
         self._copies = copies[:MIN_GRAPHS]
         self.no_graph: str | None = None
@@ -130,6 +134,9 @@ class CudaStopwatch:
                 f"captured again, the graph holds {fresh[shared].nodes}, before it held {self._graphs[shared].nodes}",
             )
         self._graphs = {copies: fresh[copies] for copies in self._copies}
+        own = own_launches(self.launch)
+        if own is not None:
+            self._own_graphs = {copies: self._timer.recorder.graph(own, copies) for copies in order}
 
     def _stream_calls(self) -> tuple[int, ...]:
         """Numbers of calls between two events; none where even two calls are too many launches."""
@@ -138,9 +145,13 @@ class CudaStopwatch:
 
     def _replay_us(self, copies: int) -> float:
         """Time of a second replay; the first one uploads the graph."""
-        replay = self._graphs[copies].replay
-        self._events.queue(replay)
-        return self._events.microseconds("replay", replay)
+
+        def replayed(key: str, graphs: Mapping[int, Graph]) -> float:
+            self._events.queue(graphs[copies].replay)
+            return self._events.microseconds(key, graphs[copies].replay)
+
+        us = replayed("replay", self._graphs)
+        return us - replayed("own replay", self._own_graphs) if self._own_graphs else us
 
     def _graphs_us(self) -> dict[int, float]:
         """Every graph of the set once, in random order, so that a variant cannot know which of them is checked."""
@@ -148,17 +159,25 @@ class CudaStopwatch:
         return {copies: times[copies] for copies in self._graphs}
 
     def _state_us(self) -> float:
-        replay, rewrite_inputs = self._graphs[min(self._graphs)].replay, self._launches[self.place].rewrite_inputs
-        return self._events.microseconds("state", replay, lambda: self._timer.cache.prepare(rewrite_inputs))
+        rewrite_inputs = self._launches[self.place].rewrite_inputs
+
+        def replayed(key: str, graphs: Mapping[int, Graph]) -> float:
+            replay = graphs[min(graphs)].replay
+            return self._events.microseconds(key, replay, lambda: self._timer.cache.prepare(rewrite_inputs))
+
+        us = replayed("state", self._graphs)
+        return us - replayed("own state", self._own_graphs) if self._own_graphs else us
 
     def _stream_us(self, calls: int) -> float:
-        launch = self.launch
+        def queued(key: Any, launch: Callable[[], Any]) -> float:
+            def work() -> None:
+                for _ in range(calls):
+                    launch()
 
-        def work() -> None:
-            for _ in range(calls):
-                launch()
+            return self._events.microseconds(key, work)
 
-        return self._events.microseconds(calls, work)
+        us, own = queued(calls, self.launch), own_launches(self.launch)
+        return us if own is None else us - queued(("own", calls), own)
 
     @property
     def replay(self) -> Callable[[], None] | None:
@@ -167,6 +186,10 @@ class CudaStopwatch:
     def _host_us(self) -> float:
         launch = self.launch
         torch.cuda.synchronize()
+        if isinstance(launch, EngineLaunch):
+            elapsed = sum(launch.engine_s() for _ in range(HOST_CALLS))
+            torch.cuda.synchronize()
+            return elapsed * 1e6 / HOST_CALLS
         start = perf_counter()
         for _ in range(HOST_CALLS):
             launch()
@@ -175,6 +198,8 @@ class CudaStopwatch:
         return elapsed * 1e6 / HOST_CALLS
 
     def _eager_us(self) -> float:
+        if isinstance(self.launch, EngineLaunch):
+            return self.launch.engine_s(torch.cuda.synchronize) * 1e6
         torch.cuda.synchronize()
         start = perf_counter()
         self.launch()
@@ -214,5 +239,7 @@ class CudaStopwatch:
         if not self._graphs:
             return {"no_graph": self.no_graph}
         copies, graph = next(iter(self._graphs.items()))
-        nodes = {kind: count // copies for kind, count in graph.nodes.items()}
-        return {"launches": sum(nodes.values()), "graph_nodes": nodes}
+        nodes = Counter({kind: count // copies for kind, count in graph.nodes.items()})
+        if copies in self._own_graphs:
+            nodes -= Counter({kind: count // copies for kind, count in self._own_graphs[copies].nodes.items()})
+        return {"launches": sum(nodes.values()), "graph_nodes": dict(nodes)}

@@ -16,7 +16,7 @@ import torch
 
 from harness.addresses import has_fixed_addresses
 from harness.git import git
-from harness.records.schema import Environment
+from harness.records.schema import Checkout, Environment
 
 if TYPE_CHECKING:
     from harness.timing.clocks import Clocks
@@ -43,9 +43,12 @@ def generation(major: int, minor: int) -> str:
 
 
 def describe(
-    device: str, clocks: Clocks | None = None, packages: Mapping[str, str] = MappingProxyType({})
+    device: str,
+    clocks: Clocks | None = None,
+    packages: Mapping[str, str] = MappingProxyType({}),
+    checkouts: Mapping[str, Checkout] = MappingProxyType({}),
 ) -> Environment:
-    """clocks: of a GPU, for what NVML refuses to it. packages: versions of wrapped packages."""
+    """clocks: of a GPU, for what NVML refuses to it. packages, checkouts: of wrapped packages."""
     commit, dirty = _git_state()
     common = {
         "device": device,
@@ -57,6 +60,7 @@ def describe(
         "commit": commit,
         "dirty": dirty,
         "packages": dict(packages),
+        "checkouts": dict(checkouts),
         "fixed_addresses": has_fixed_addresses(),
     }
     if device == "cpu":

@@ -5,7 +5,7 @@
 using namespace decode_flatten;
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
-#define ARGUMENTS const Inputs x, Outputs out, const Sizes n
+#define ARGUMENTS const __grid_constant__ Inputs x, Outputs out, const __grid_constant__ Sizes n
 
 // Where no request of a token is wanted: known to be null when it is compiled.
 __device__ __forceinline__ Outputs without_indices(Outputs out) {

@@ -19,7 +19,8 @@ from kernels.decode_step.triton import Sizes, sizes
 SOURCE = Path(__file__).with_name("decode_step.cu")
 #: As in the CUDA source.
 THREADS = 256
-
+#: Fields of Outputs that the kernel takes: all that a decode step has.
+OUTPUTS = ("lens", "decode_lens", "block_table", "schedule", "tile_scheduler_metadata", "num_splits")
 
 #: From THREADS - 1 SMs on, one more block writes the schedule.
 SIZES = STRIP_SIZES | {"num_sms": (THREADS - 1,)}
@@ -35,7 +36,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, with the device functions of the operators' own kernels."""
     size = point.batch_size
     num_schedulers = 1 + cdiv(point.num_sms + 1, THREADS)
-    arguments = bundle(x), bundle(out), cuda_sizes(point, x, out, num_schedulers)
+    arguments = bundle(x), bundle(out, *OUTPUTS), cuda_sizes(point, x, out, num_schedulers)
     many = "one" if size <= THREADS else "many"
     if point.decode_path == "native":
         blocks = num_schedulers + cdiv(size * point.max_decode_len, THREADS)

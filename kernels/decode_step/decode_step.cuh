@@ -16,7 +16,6 @@ static_assert(THREADS == mla_tile_schedule::THREADS && THREADS == paged_mqa_sche
 
 using Inputs = decode_flatten::Inputs;
 
-// indices and request_lens: always null.
 struct Outputs {
     int* lens;
     int* decode_lens;
@@ -24,8 +23,6 @@ struct Outputs {
     int* schedule;
     int* tile_scheduler_metadata;
     int* num_splits;
-    int* indices;
-    int* request_lens;
 };
 
 // num_schedulers: blocks in front. schedule, tiles, flatten: of the parts. width: columns of (B, L), L.

@@ -108,6 +108,7 @@ __device__ __forceinline__ void gather(const Inputs& x, const Outputs& out, cons
     for (int w = lane + WARP; w < words; w += WARP) scales_to[w] = scales_from[w];
 }
 
+// Without __grid_constant__, with which NVRTC takes more registers and the kernel is slower.
 extern "C" __global__ void __launch_bounds__(THREADS) k_quant_gather_kernel_vec16(
     const Inputs x, const Outputs out, const Sizes n) {
     gather<uint4, unsigned>(x, out, n);

@@ -10,7 +10,7 @@ using namespace paged_mqa_schedule;
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define ARGUMENTS                                                                                      \
     const int *__restrict__ lens, const int *__restrict__ ids, int row_stride, int *__restrict__ table, \
-        const Sizes n
+        const __grid_constant__ Sizes n
 #define REQUESTS Requests<const int*>{lens, row_stride, n.factor}, table, blockIdx.x, n
 #define RUNS Runs{lens, ids, n.batch_size, n.factor}, table, blockIdx.x, n
 

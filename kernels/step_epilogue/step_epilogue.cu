@@ -70,12 +70,12 @@ __device__ __forceinline__ void epilogue(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_kernel(
-    const post_update::Arguments update, const draft_inputs::Arguments drafter) {
+    const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter) {
     epilogue<false>(update, drafter, {});
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_states_kernel(
-    const post_update::Arguments update, const draft_inputs::Arguments drafter,
-    const mamba_align_step::Arguments states) {
+    const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter,
+    const __grid_constant__ mamba_align_step::Arguments states) {
     epilogue<true>(update, drafter, states);
 }

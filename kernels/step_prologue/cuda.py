@@ -14,7 +14,7 @@ from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from kernels.decode_flatten.cuda import access_width
 from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
-from kernels.decode_step.cuda import cuda_sizes
+from kernels.decode_step.cuda import OUTPUTS, cuda_sizes
 from kernels.gather_block_tables.triton import strips_of
 from kernels.mamba_align_step import triton as mamba_align_step
 from kernels.step_prologue.triton import Programs, by_slot, of_part, parts
@@ -46,7 +46,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         counts = {"num_schedulers": num_schedulers, "num_length_blocks": across * strips, "flatten_strips": strips}
         source, n = by_slot(point, x, step), cuda_sizes(at, step, made, num_schedulers)
         n = n._replace(flatten=n.flatten._replace(source_stride=source.block_table.stride(0)))
-        indexer = Arguments(bundle(source), bundle(made), n)
+        indexer = Arguments(bundle(source), bundle(made, *OUTPUTS), n)
         kernel, further = f"step_prologue_{point.indexer}", [_states(point, x, out), indexer]
     elif point.state_groups:
         kernel, further = "step_prologue_states", [_states(point, x, out)]

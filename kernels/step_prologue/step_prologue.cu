@@ -137,11 +137,11 @@ __device__ __forceinline__ void prologue(
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define BASE                                                                                                  \
-    const step_inputs::Arguments inputs,                                                    \
-        const gather_block_tables::Arguments tables,                                        \
-        const compute_slot_mappings::Arguments slots, const Programs programs
-#define WITH_STATES BASE, const mamba_align_step::Arguments states
-#define WITH_INDEXER WITH_STATES, const decode_step::Arguments indexer
+    const __grid_constant__ step_inputs::Arguments inputs,                                                    \
+        const __grid_constant__ gather_block_tables::Arguments tables,                                        \
+        const __grid_constant__ compute_slot_mappings::Arguments slots, const __grid_constant__ Programs programs
+#define WITH_STATES BASE, const __grid_constant__ mamba_align_step::Arguments states
+#define WITH_INDEXER WITH_STATES, const __grid_constant__ decode_step::Arguments indexer
 
 KERNEL step_prologue_kernel_vec4(BASE) { prologue<NONE, 4, false>(inputs, tables, slots, programs, {}, {}); }
 KERNEL step_prologue_kernel_vec1(BASE) { prologue<NONE, 1, false>(inputs, tables, slots, programs, {}, {}); }

@@ -1,15 +1,10 @@
 """Launches whose state outputs are the arrays that they read, as in an engine."""
 
-from dataclasses import fields
-
 import pytest
-import torch
 
 from harness.discover import discover
-from harness.verify.equality import compare
-from harness.verify.fixture import synchronize
-from tests.baselines.random_batches import legal_point
-from tests.runnable import DEVICE, healthy, on_device
+from tests.baselines.in_place import check_in_place
+from tests.runnable import DEVICE, healthy
 
 COUNTS = {name: name for name in ("num_computed_tokens", "total_len", "output_bin_counts")}
 OF_EPILOGUE = {"penalties": "on", "vocab_size": 20, "history_len": 40}
@@ -38,8 +33,6 @@ CASES = [
         {"next_anchors": "anchors"},
     ),
 ]
-#: Chains that write a state before they have read all of it.
-NOT_IN_PLACE = {"post_update/op_chain", "step_epilogue/op_chain"}
 
 
 @pytest.mark.parametrize(
@@ -48,18 +41,7 @@ NOT_IN_PLACE = {"post_update/op_chain", "step_epilogue/op_chain"}
         pytest.param(variant, axes, state, id=f"{variant.id} {axes.get('phase', '')}".strip())
         for name, axes, state in CASES
         for variant in healthy(name, compiled=DEVICE == "cuda")
-        if variant.id not in NOT_IN_PLACE
     ],
 )
 def test_one_array_as_input_and_output(variant, axes, state):
-    operator = discover().operators[variant.operator]
-    point = legal_point(operator, axes)
-    inputs = operator.make_inputs(point, 3)
-    x = on_device(inputs)
-    out = on_device(operator.make_outputs(point), **{name: getattr(x, of) for name, of in state.items()})
-    tensors = {f.name: t for f in fields(out) if isinstance(t := getattr(out, f.name), torch.Tensor)}
-    before = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
-    variant.setup(point, x, out)()
-    synchronize(DEVICE)
-    for name, expected in operator.reference(point, inputs).items():
-        compare(name, tensors[name].cpu(), before[name], expected)
+    check_in_place(discover().operators[variant.operator], variant, axes, state)

@@ -47,9 +47,9 @@ def sizes_of(operator: str) -> type[tuple]:
     return getattr(cuda, "CudaSizes", None) or triton.Sizes
 
 
-def inputs_of(operator: str) -> tuple[str, ...]:
-    """The fields of an operator's CUDA struct Inputs, if it does not have all."""
-    return getattr(importlib.import_module(f"kernels.{operator}.cuda"), "INPUTS", ())
+def taken(operator: str, fields: str) -> tuple[str, ...]:
+    """The fields of an operator's CUDA struct, by the constant that names them (INPUTS, OUTPUTS); none: all."""
+    return getattr(importlib.import_module(f"kernels.{operator}.cuda"), fields, ())
 
 
 def filled(sizes: type[tuple]) -> tuple:
@@ -94,7 +94,7 @@ def test_structs_are_the_bundles_of_the_operator(name, tmp_path):
     for case in operator.edge_cases:  # all, as each has some of the fields only
         point = operator.complete(case.point)
         x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
-        for struct, record, names in (("Inputs", x, inputs_of(name)), ("Outputs", out, ())):
+        for struct, record, names in (("Inputs", x, taken(name, "INPUTS")), ("Outputs", out, taken(name, "OUTPUTS"))):
             tensors = {key.removesuffix("_device"): value for key, value in vars(record).items()}
             dtypes = {key: value.dtype for key, value in tensors.items() if isinstance(value, torch.Tensor)}
             if f"struct {struct} {{" in text:

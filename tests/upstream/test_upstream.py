@@ -3,7 +3,9 @@
 The packages here are made up, and hold nothing of the real ones.
 """
 
+import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +15,13 @@ from baselines.k_quant_gather.operator import operator as gather
 from baselines.mla_tile_schedule.operator import operator as tiles
 from baselines.paged_mqa_schedule.operator import Inputs
 from baselines.paged_mqa_schedule.operator import operator as paged
-from harness.discover import discover, unavailable
-from harness.packages import file_in, in_words, is_there, versions
+from harness.config.sweep import cells
+from harness.contract import GPU
+from harness.discover import Catalog, discover, unavailable
+from harness.packages import checkouts, file_in, files_of, in_words, is_there, required, versions
+from harness.records.schema import Checkout
+from harness.session.sources import source_hashes
+from tests.harness.cli.test_gate import commit, git
 from upstream import deep_gemm, flash_mla, sglang
 from upstream._kernel_source import triton_kernel
 
@@ -79,7 +86,58 @@ def test_files_are_found_and_nothing_is_imported(package, monkeypatch):
     assert versions(["engine:kernels.py", "engine:more.py"]) == {"fork": "0.33.1 and 0.34.0"}
     (second / "fork-0.34.0.dist-info" / "METADATA").unlink()  # as an interrupted removal leaves it
     assert versions(["engine:more.py"]) == {"engine": "unknown"}
+    elsewhere = package.parent / "elsewhere" / "engine-0.35.0.dist-info"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "METADATA").write_text("Name: engine\nVersion: 0.35.0\n")
+    monkeypatch.syspath_prepend(elsewhere.parent)
+    assert versions(["engine:more.py"]) == {"engine": "unknown"}
+    (elsewhere / "direct_url.json").write_text('{"url":"file:///engine","dir_info":{"editable":true}}')
+    assert versions(["engine:more.py"]) == {"engine": "0.35.0"}
     assert "engine" not in sys.modules
+
+
+def test_the_files_that_variants_require_are_sources(package):
+    (package / "library" / "inner.cuh").touch()
+    (package / "library" / "__pycache__").mkdir()
+    (package / "library" / "__pycache__" / "__init__.pyc").touch()
+    needs = ["engine:kernels.py#def plain|engine:missing.py", "absent|engine:library/__init__.py"]
+    folder = {"engine:library/__init__.py", "engine:library/inner.cuh"}
+    assert files_of(needs).keys() == folder | {"engine:kernels.py"}
+    assert files_of(needs)["engine:kernels.py"] == package / "kernels.py"
+    assert files_of(["engine"]).keys() == folder | {"engine:kernels.py"}
+    for name in folder:
+        assert not required(needs[0], name)
+        assert required(needs[1], name)
+    catalog = Catalog(operators=discover().operators)
+    catalog.variants = [replace(discover().of("decode_native")[0], requires=(GPU, needs[0]))]
+    item = cells(native, native.complete({}), catalog.variants)
+    before = source_hashes([item], catalog, ())
+    (package / "kernels.py").write_text("def plain(): pass")
+    after = source_hashes([item], catalog, ())
+    assert {name for name in before | after if before.get(name) != after.get(name)} == {"engine:kernels.py"}
+
+
+def test_a_checkout_is_told_from_a_release(package, monkeypatch):
+    needs = ["engine:kernels.py"]
+    assert checkouts(needs) == {}
+    shutil.rmtree(package.parent / "engine-0.33.0.dist-info")
+    unpacked = checkouts(needs)["engine"]
+    assert unpacked.commit is None
+    (package / "kernels.py").write_text("changed")
+    assert checkouts(needs)["engine"].files not in (None, unpacked.files)
+
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2001-01-01T00:00:00+00:00")
+    git(package.parent.parent, "init", "-q", package.parent)
+    (package.parent / ".gitignore").write_text("engine/\n")
+    commit(package.parent)  # an environment inside of another repository, which does not track it
+    assert checkouts(needs)["engine"].commit is None
+    git(package.parent, "add", "-f", "engine/kernels.py")
+    revision = commit(package.parent)
+    checkout = checkouts(needs)["engine"]
+    assert checkout == Checkout(revision, "2001-01-01T00:00:00+00:00")
+    assert str(checkout) == revision[:7]
+    (package / "kernels.py").write_text("changed again")
+    assert str(checkouts(needs)["engine"]).startswith(f"{revision[:7]}+")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is chosen where there is no GPU")
@@ -158,7 +216,7 @@ def test_all_of_them_are_listed_with_what_they_need():
     assert len(found) >= 6
     assert not discover().broken
     for one in found.values():
-        assert unavailable(one, "cpu") is not None
+        assert (unavailable(one, "cpu") is None) == all(need != GPU and is_there(need) for need in one.requires)
         assert one.doc
     assert "paged_mqa_schedule/deep_gemm" in found
     assert {native.name, tiles.name} & {one.operator for one in found.values()}

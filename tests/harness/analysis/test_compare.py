@@ -16,7 +16,7 @@ from rich.console import Console
 
 from harness.analysis.compare import PRESETS, CompareError, Rule, compare, compare_variants
 from harness.cli.comparing import rule_of
-from harness.records.schema import Metrics, Segment, Status
+from harness.records.schema import Checkout, Metrics, Segment, Status
 from harness.report.comparison import (
     COMMENT_BYTES,
     JSON_SCHEMA,
@@ -266,11 +266,30 @@ def test_runs_that_do_not_belong_together_are_refused_in_a_sentence():
         "different models": of_environment(base, gpu="NVIDIA H100"),
         "incomplete": (replace(base[0], truncated=True), *base[1:]),
         "several revisions": (*base[:2], *of_environment(base[2:], commit="fffaaa")),
+        "packages.vllm is unknown and 0.33.0": (*base[:2], *of_environment(base[2:], packages={"vllm": "0.33.0"})),
+        "vllm:a.py is 1 and 2": (
+            *of_header(base[:2], sources={"vllm:a.py": "1", "other.py": "3"}),
+            *of_header(base[2:], sources={"vllm:a.py": "2"}),
+        ),
         "the same record": (*base, replace(base[0], path="copy.jsonl")),
     }
     for words, head in cases.items():
         with pytest.raises(CompareError, match=words):
             compare(of_header(base, config=measured) if "config" in words else base, head)
+
+
+def test_packages_that_differ_are_the_title():
+    base = of_environment(side_of(5.0), packages={"vllm": "0.33.0"})
+    checkout = Checkout("1a2b3c4d5e", files="9f3c2b1a00")
+    head = of_environment(
+        side_of(5.0, first=9), packages={"vllm": "0.33.1", "sglang": "0.5"}, checkouts={"vllm": checkout}
+    )
+    text = comparison_markdown(compare(base, head))
+    assert text.startswith("### vLLM 0.33.0 → 1a2b3c4+9f3c2b1a, SGLang absent → 0.5\n")
+    assert "vLLM 0.33.1 (1a2b3c4+9f3c2b1a), SGLang 0.5" in text
+    assert "{" not in text
+    same = of_environment(side_of(5.0, first=9), packages={"vllm": "0.33.0"})
+    assert not comparison_markdown(compare(base, same)).startswith("#")
 
 
 def test_different_configurations_are_compared_when_asked():

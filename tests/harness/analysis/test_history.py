@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.analysis.history import history, partition
-from harness.records.schema import RecordError
+from harness.records.schema import Checkout, RecordError
 from tests import factory, histories
 
 NAN = math.nan
@@ -15,7 +15,7 @@ NAN = math.nan
 def changes(times):
     """(variant, commit, change in per cent) of every change, once for each variant."""
     return {
-        (series.cell.variant, times.states[change.at].commit, round((change.ratio - 1) * 100))
+        (series.cell.variant, times.states[change.at].name, round((change.ratio - 1) * 100))
         for series in times.series
         for change in series.changes
     }
@@ -81,7 +81,7 @@ def test_commits_without_the_cell_are_passed_over():
 
 def test_commits_are_in_the_order_of_their_first_record():
     runs = histories.runs({"cuda_fused": [5.0] * 4 + [5.5] * 4}, processes=2)
-    assert [state.commit for state in history(runs[::-1]).states] == [state.commit for state in history(runs).states]
+    assert [state.name for state in history(runs[::-1]).states] == [state.name for state in history(runs).states]
 
 
 def test_other_software_is_another_state_and_is_named():
@@ -89,7 +89,7 @@ def test_other_software_is_another_state_and_is_named():
     environments = {place: factory.gpu_environment(**same, torch="2.12.0") for place in range(4, 8)}
     environments |= {place: factory.gpu_environment(**same) for place in range(4)}
     times = history(histories.runs({"a": [5.0] * 4 + [5.5] * 4, "b": [5.0] * 8}, 1, environments))
-    assert [(state.commit, len(state.runs)) for state in times.states] == [("000000a", 4), ("000000a", 4)]
+    assert [(state.name, len(state.runs)) for state in times.states] == [("000000a", 4), ("000000a", 4)]
     assert times.states[1].differs == ("torch 2.11.0+cu130 → 2.12.0",)
     assert changes(times) == {("a", "000000a", 10)}
 
@@ -103,7 +103,25 @@ def test_another_gpu_of_the_model_is_named():
 def test_uncommitted_changes_are_marked():
     dirty = {1: factory.gpu_environment(commit="000000afff", dirty=True)}
     times = history(histories.runs({"a": [5.0] * 2}, 2, dirty))
-    assert [state.commit for state in times.states] == ["000000a", "000000a+"]
+    assert [state.name for state in times.states] == ["000000a", "000000a+"]
+
+
+def test_of_one_commit_the_checkouts_of_a_package_are_the_states():
+    """In the order of their commits. Records before there were checkouts, or of a release, are in that of the runs."""
+    checkouts = [Checkout("a" * 40, "2026-01-02T23:30:00+00:00"), Checkout("b" * 40, "2026-01-03T01:00:00+02:00")]
+    environments = {
+        place: factory.gpu_environment(commit="000000afff", packages={"vllm": "unknown"}, checkouts={"vllm": checkout})
+        for place, checkout in enumerate(checkouts)
+    }
+    states = history(histories.runs({"a": [5.0, 5.5]}, 2, environments)).states
+    assert [(state.name, state.differs) for state in states] == [("vLLM bbbbbbb", ()), ("vLLM aaaaaaa", ())]
+    environments[1] = factory.gpu_environment(commit="000000afff", packages={"vllm": "0.33.0"})
+    states = history(histories.runs({"a": [5.0, 5.5]}, 2, environments)).states
+    assert [state.name for state in states] == ["vLLM aaaaaaa", "vLLM 0.33.0"]
+    environments[1] = factory.gpu_environment(commit="000000bfff", packages={"vllm": "0.33.0"})
+    states = history(histories.runs({"a": [5.0, 5.5]}, 2, environments)).states
+    assert [state.name for state in states] == ["000000a", "000000b"]
+    assert "packages.vllm unknown → 0.33.0" in states[1].differs
 
 
 @pytest.mark.parametrize(

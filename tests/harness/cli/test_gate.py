@@ -57,6 +57,12 @@ with open(os.environ["GATE_LOG"], "a") as log:
     print(here.name, proof, " ".join(options.only), sep="|", file=log)
 number = len(Path(os.environ["GATE_LOG"]).read_text().splitlines())
 times = json.loads((here / "times.json").read_text())
+engine, environment = Path(os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0]), {}
+if (engine / "vllm").is_dir():
+    times |= json.loads((engine / "vllm" / "v1" / "worker" / "mamba_utils.py").read_text().removeprefix("TIMES ="))
+    origin = json.loads((engine / "spec-decode-bench.json").read_text())
+    environment = {"packages": {"vllm": origin.get("version", "unknown")}}
+    environment |= {"checkouts": {"vllm": origin["checkout"]}} if "checkout" in origin else {}
 if number == int(os.environ.get("GATE_INTERRUPT", 0)):
     os.kill(os.getppid(), signal.SIGINT)
     time.sleep(30)
@@ -81,6 +87,7 @@ for cell in cells:
 header["cells"] = [key for key, _ in kept]
 header["started"] = f"2026-01-01T00:{number:02}:00+00:00"
 header["environment"] |= {"commit": git("rev-parse", "--short=10", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+header["environment"] |= environment
 out = Path(options.out)
 out.mkdir(parents=True)
 with open(out / "run.jsonl", "wb") as file:
@@ -463,10 +470,7 @@ def test_without_a_repository(suite):
     assert "clone the suite" in err
 
 
-@full
-def test_this_suite_with_a_slowed_variant(tmp_path, monkeypatch):
-    """Real processes on the CPU: two commits, one of which slows a chain many times over; each runs its own code."""
-    suite = tmp_path / "suite"
+def repository_of_this_suite(suite):
     parts = shutil.ignore_patterns("__pycache__")
     for part in ("harness", "baselines", "plots", "configs"):
         shutil.copytree(ROOT / part, suite / part, ignore=parts)
@@ -474,8 +478,15 @@ def test_this_suite_with_a_slowed_variant(tmp_path, monkeypatch):
     shutil.copy(ROOT / "kernels" / "__init__.py", suite / "kernels")  # those of operators would only be imported
     shutil.copy(ROOT / "bench.py", suite)
     (suite / ".gitignore").write_text("__pycache__/\n")
-    git(tmp_path, "init", "-q", suite)
+    git(suite.parent, "init", "-q", suite)
     commit(suite, "base")
+    return suite
+
+
+@full
+def test_this_suite_with_a_slowed_variant(tmp_path, monkeypatch):
+    """Real processes on the CPU: two commits, one of which slows a chain many times over; each runs its own code."""
+    suite = repository_of_this_suite(tmp_path / "suite")
     chains = suite / "baselines" / "decode_native" / "chains.py"
     code, clamp = chains.read_text(), "        view.clamp_(min=0)\n"
     assert code.count(clamp) == 1

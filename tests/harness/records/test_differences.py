@@ -12,7 +12,7 @@ from harness.records.differences import (
     mixed_states,
     values_of,
 )
-from harness.records.schema import Environment, RecordError
+from harness.records.schema import Checkout, Environment, RecordError
 from tests import factory
 
 CONFIG = {
@@ -24,7 +24,15 @@ CONFIG = {
 }
 SOURCES = {"a/k.cu": "1", "b.py": "2"}
 #: Other values of the fields of Environment that are no text.
-OTHER = {"device": "cpu", "dirty": True, "packages": {"vllm": "1"}, "notes": ("one",)}
+OTHER = {
+    "device": "cpu",
+    "dirty": True,
+    "packages": {"vllm": "1"},
+    "checkouts": {"vllm": Checkout("1a2b3c4d5e")},
+    "notes": ("one",),
+}
+#: Fields whose differences are named one by one.
+BY_PACKAGE = ("packages", "checkouts")
 NUMBERS = (int, int | None, float | None)
 
 
@@ -44,7 +52,10 @@ def other_machine(field):
 
 #: Row of MATTERS -> a record that differs in it, and the respect that is named.
 OTHERS = {
-    **{field.name: (other_machine(field), field.name) for field in fields(Environment)},
+    **{
+        field.name: (other_machine(field), f"{field.name}.vllm" if field.name in BY_PACKAGE else field.name)
+        for field in fields(Environment)
+    },
     "name": (record(name="other"), "name"),
     "seed": (record(seed=7), "seed"),
     "config": (with_settings(min_rounds=20), "config.measure.min_rounds"),
@@ -76,7 +87,7 @@ def test_every_row_is_tried_and_every_purpose_has_one():
 
 def test_cells_in_one_record_come_from_one_kind_of_machine_and_one_version():
     """What several documents promise; for every purpose that lets cells of two processes stand for each other."""
-    same = {"device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty", "packages"}
+    same = {"device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty"} | set(BY_PACKAGE)
     names = {field.name for field in fields(Environment)}
     for purpose in ("merge", "one_record", "resume", "verified_by"):
         assert {respect for respect in names if purpose in MATTERS[respect]} == same

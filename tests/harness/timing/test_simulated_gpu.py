@@ -21,6 +21,7 @@ from harness.config.load import Measure
 from harness.contract import Variant
 from harness.cuda import launcher
 from harness.cuda_graph import GraphCapture
+from harness.engine_launch import EngineLaunch, own
 from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.session.auditor import BLOCKED, Auditor
@@ -710,6 +711,27 @@ def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
     (one,) = answers(auditor, "x")
     assert (one.finding.status, one.finding.check) == ("mismatch", "no_sync")
     assert "waits for the device 1 time" in one.finding.message
+
+
+def beside_own_launches(point, x, out):
+    """Two memcpys and a kernel more in each call than the chain."""
+    kept, count = torch.empty_like(x.seq_lens), torch.zeros_like(x.seq_lens)
+
+    def put_back():
+        kept.copy_(x.seq_lens)
+        count.add_(1)
+
+    return EngineLaunch(own(put_back), chain_clamp(point, x, out), own(lambda: count.copy_(kept)))
+
+
+def test_the_auditor_leaves_out_what_is_the_suites_own(gpu, monkeypatch):
+    auditor = started(Auditor(job()))
+    variants = {setup.__name__: made_variant(setup) for setup in (chain_clamp, beside_own_launches)}
+    monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: variants[name])
+    alone, beside = (one.counts for one in answers(auditor, *variants))
+    assert beside.pop(CUPTI.field) == pytest.approx(alone.pop(CUPTI.field), abs=0.002)
+    assert beside == alone
+    assert alone["memcpys"] == {"DtoD": 1}
 
 
 def test_a_graph_that_differs_from_replay_to_replay_is_no_graph_of_one_launch(gpu):

@@ -1,0 +1,118 @@
+"""A made-up engine: files where vLLM has its own, with kernels and functions of the same names and arguments.
+
+The code is this suite's. It stands for what upstream/ takes out of vLLM's files; it is not vLLM's.
+"""
+
+TABLES = """
+from vllm.v1.worker.gpu.buffer_utils import _load_ptr
+
+class BlockTables:
+    def __init__(self):
+        raise RuntimeError
+
+    def gather_block_tables(self, idx_mapping, rows, num_computed_tokens=None):
+        rows = max(rows, self._num_dirty_rows)
+        self._num_dirty_rows = len(idx_mapping)
+        masked = self.has_sliding_window_groups
+        _gather_block_tables_kernel[(self.num_kv_cache_groups, rows)](
+            idx_mapping, self.block_table_ptrs, self.input_block_table_ptrs, self.block_table_strides,
+            self.num_blocks.gpu, self.num_blocks.gpu.stride(0), len(idx_mapping), num_computed_tokens,
+            self.sliding_window_reach, self.block_sizes_tensor, MASK_SLIDING_WINDOW=masked, BLOCK_SIZE=64)
+
+@triton.jit
+def _gather_block_tables_kernel(idx, sources, targets, strides, owned, owned_stride, rows, computed, reach, sizes,
+                                MASK_SLIDING_WINDOW: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    g, b = tl.program_id(0), tl.program_id(1)
+    width = tl.load(strides + g)
+    to = _load_ptr(targets + g, tl.int32) + b * width
+    if b < rows:
+        s = tl.load(idx + b)
+        source = _load_ptr(sources + g, tl.int32) + s * width
+        count, below = tl.load(owned + g * owned_stride + s), 0
+        if MASK_SLIDING_WINDOW:
+            window = tl.load(reach + g)
+            below = tl.where(window > 0, tl.maximum(tl.load(computed + s) - window, 0) // tl.load(sizes + g), 0)
+        for first in range(0, count, BLOCK_SIZE):
+            c = first + tl.arange(0, BLOCK_SIZE)
+            tl.store(to + c, tl.load(source + c, mask=(c >= below) & (c < count), other=0), mask=c < count)
+    else:
+        for first in range(0, width, BLOCK_SIZE):
+            c = first + tl.arange(0, BLOCK_SIZE)
+            tl.store(to + c, 0, mask=c < width)
+"""
+
+BUFFERS = """
+import an_engine_that_is_not_there
+
+@triton.jit
+def _load_ptr(address, kind):
+    return tl.cast(tl.load(address), tl.pointer_type(kind))
+"""
+
+#: In place: sampled counts, counts of the slots, penalty counts. LOOKAHEAD_BLOCK marks the version.
+BATCH = """
+LOOKAHEAD_BLOCK = None
+
+@triton.jit
+def _get_num_sampled_and_rejected_kernel(sampled, rejected, lens, cu, idx, prompts):
+    b = tl.program_id(0)
+    chunk = tl.load(lens + b) < tl.load(prompts + tl.load(idx + b))
+    n = tl.where(chunk, 0, tl.load(sampled + b))
+    tl.store(sampled + b, n)
+    tl.store(rejected + b, tl.where(chunk, 0, tl.load(cu + b + 1) - tl.load(cu + b) - n))
+
+def get_num_sampled_and_rejected(sampled, lens, cu, idx, prompts):
+    rejected = torch.empty_like(sampled)
+    _get_num_sampled_and_rejected_kernel[(len(idx),)](sampled, rejected, lens, cu, idx, prompts)
+    return sampled, rejected
+
+@triton.jit
+def _post_update_kernel(idx, computed, last, bins, bins_stride, tokens, tokens_stride, sampled, rejected, starts, ids,
+                        ids_stride, total, drafts, drafts_out, num_drafts):
+    b = tl.program_id(0)
+    s = tl.load(idx + b)
+    if s >= 0:
+        n, old = tl.load(sampled + b), tl.load(total + s)
+        for i in range(num_drafts):
+            tl.store(drafts_out + s * num_drafts + i, tl.load(drafts + b * num_drafts + i))
+        for i in range(n):
+            token = tl.load(tokens + b * tokens_stride + i)
+            tl.store(ids + s * ids_stride + old + i, token)
+            tl.store(last + s, token)
+            if bins is not None:
+                tl.store(bins + s * bins_stride + token, tl.load(bins + s * bins_stride + token) + 1)
+        tl.store(total + s, old + n)
+        gain = tl.load(starts + b + 1) - tl.load(starts + b) - tl.load(rejected + b)
+        tl.store(computed + s, tl.load(computed + s) + gain)
+
+def post_update(idx, computed, last, bins, tokens, sampled, rejected, starts, ids, total, drafts=None, out=None):
+    count = 0 if drafts is None else drafts.shape[1]
+    stride = 0 if bins is None else bins.stride(0)
+    _post_update_kernel[(len(idx),)](idx, computed, last, bins, stride, tokens, tokens.stride(0), sampled, rejected,
+                                     starts, ids, ids.stride(0), total, drafts, out, count)
+"""
+
+HYBRID = """
+@triton.jit
+def _scatter_num_accepted_kernel(idx, sampled, accepted):
+    s = tl.load(idx + tl.program_id(0))
+    if s >= 0:
+        tl.store(accepted + s, tl.maximum(tl.load(sampled + tl.program_id(0)), 1))
+"""
+
+FILES = {
+    "v1/worker/gpu/block_table.py": TABLES,
+    "v1/worker/gpu/buffer_utils.py": BUFFERS,
+    "v1/worker/gpu/input_batch.py": BATCH,
+    "v1/worker/gpu/model_states/mamba_hybrid.py": HYBRID,
+}
+
+
+def write(folder):
+    """The package ``vllm`` with these files, without __init__.py, in a folder."""
+    for name, text in FILES.items():
+        path = folder / "vllm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "vllm-0.33.0.dist-info").mkdir()
+    (folder / "vllm-0.33.0.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 0.33.0\n")

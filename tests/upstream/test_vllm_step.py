@@ -1,0 +1,129 @@
+"""The variants of vLLM's step: over a made-up engine of the same layout, and over vLLM's files where they are there."""
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from harness.discover import discover, unavailable
+from harness.engine_launch import EngineLaunch
+from harness.packages import file_in
+from harness.verify.buffers import POISONS
+from harness.verify.fixture import Fixture
+from tests.baselines.in_place import check_in_place
+from tests.harness.decode_loop.loops import decode_loop, parts, shape, workload
+from tests.runnable import DEVICE
+from tests.upstream import engine_files
+from upstream import _vllm, vllm_gather_block_tables, vllm_post_update
+from upstream._kernel_source import definitions
+
+SOURCES = (vllm_gather_block_tables.source, vllm_post_update.source)
+IS_THERE = file_in("vllm", _vllm.SPECULATOR) is not None
+needs_vllm = pytest.mark.skipif(not IS_THERE, reason="needs vLLM's files on PYTHONPATH (docs/upstream.md)")
+STEP = [v for v in discover().variants if v.origin.startswith("upstream.vllm_")]
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    engine_files.write(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for source in SOURCES:
+        source.cache_clear()
+    yield tmp_path / "vllm"
+    for source in SOURCES:
+        source.cache_clear()
+    importlib.invalidate_caches()
+
+
+def check(variant, cases):
+    """Each edge case that the variant takes: poisoned, again, on other inputs."""
+    operator = discover().operators[variant.operator]
+    for case in cases:
+        point = operator.complete(case.point)
+        if variant.skip(point) or variant.known_failure_at(case.name):
+            continue
+        fixture = Fixture(operator, point, DEVICE, 0, edit=case.edit)
+        launch = fixture.setup(variant)
+        for batch, poison in ((0, POISONS[0]), (0, None), (1, POISONS[1])):
+            fixture.check(launch, batch, poison)
+
+
+def edge_cases(operator, *words):
+    cases = discover().operators[operator].edge_cases
+    return [case for case in cases if not words or any(word in case.name for word in words)]
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm_call"])
+@pytest.mark.parametrize("operator", ["gather_block_tables", "post_update"])
+def test_kernels_and_functions_are_taken_out_of_an_engines_files(engine, operator, name):
+    variant = discover().find(operator, name)
+    assert unavailable(variant, "cpu") is None
+    cases = edge_cases(operator)
+    check(variant, cases[:: max(len(cases) // 8, 1)])
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm_call"])
+def test_state_is_put_back_before_each_call_and_not_where_it_is_one_array(engine, name):
+    variant = discover().find("post_update", name)
+    axes = {"batch_size": 9, "max_num_seqs": 12, "penalties": "on", "vocab_size": 20, "history_len": 40}
+    fixture = Fixture(
+        discover().operators["post_update"], discover().operators["post_update"].complete(axes), DEVICE, 0
+    )
+    launch = fixture.setup(variant)
+    for _ in range(3):
+        fixture.check(launch, 0, None)
+    assert isinstance(launch, EngineLaunch)
+    state = {one: one for one in ("num_computed_tokens", "total_len")}
+    check_in_place(discover().operators["post_update"], variant, axes | {"penalties": "off"}, state)
+    x, out = fixture.inputs.view, fixture.outputs.view
+    assert _vllm.state_of_slots(x.idx_mapping, x.total_len, x.total_len) is None
+    assert _vllm.state_of_slots(x.idx_mapping, x.total_len, out.total_len) is not None
+
+
+def test_variants_without_the_engine_say_what_they_need():
+    assert len(STEP) >= 20
+    assert not discover().broken
+    if not IS_THERE:
+        assert all(unavailable(v, "cpu") is not None for v in STEP)
+
+
+def test_definitions_are_compiled_alone(tmp_path):
+    path = tmp_path / "engine.py"
+    path.write_text(
+        "import nothing_that_is_installed\nSIZE = 4\n\n"
+        "class Host(nothing_that_is_installed.Base):\n"
+        "    @nothing_that_is_installed.traced\n"
+        "    def scaled(self, by: Unknown) -> Unknown:\n"
+        "        assert by > 0\n"
+        "        return helper(self.size * by) + SIZE\n"
+    )
+    names = ["SIZE", "Host.scaled"]
+    found = definitions(path, names, helper=lambda value: value + 1)
+    assert found.scaled(SimpleNamespace(size=3), 2) == 11
+    with pytest.raises(AssertionError):
+        found.scaled(SimpleNamespace(size=3), 0)
+    assert definitions(path, names, asserts=False, helper=abs).scaled(SimpleNamespace(size=3), 0) == 4
+    with pytest.raises(LookupError, match=r"engine\.py does not define Host\.other"):
+        definitions(path, ["Host.other"])
+
+
+# --- with vLLM --------------------------------------------------------------------------------------------------------
+
+
+@needs_vllm
+@pytest.mark.parametrize("variant", STEP, ids=lambda v: v.id)
+def test_vllms_own_kernels_and_functions(variant):
+    cases = edge_cases(variant.operator)
+    check(variant, cases[:: max(len(cases) // 6, 1)])
+
+
+@needs_vllm
+@pytest.mark.parametrize("suffix", ["", "_call"])
+@pytest.mark.parametrize("states", [0, 2])
+def test_stacks_of_vllm_take_a_turn_in_a_loop(states, suffix):
+    """With state in place, through an odd number of steps."""
+    sizes = {"by_slot": True, "history_len": 400, "decode_path": "native", "num_requests": 2, "batch_size": 3}
+    of = shape(**sizes | {"state_groups": states, "mamba_block_size": 16})
+    stack = dict.fromkeys(("step_prologue", "step_epilogue", "draft_passes"), "vllm" + suffix)
+    loop = decode_loop(workload(1, of=of, delay=1, steps_per_block=5), {"vllm": parts(of, stack)}, device=DEVICE)
+    assert all(loop.block("vllm", number).requests for number in range(2))

@@ -1,0 +1,85 @@
+"""What the variants of vLLM's step share: where its files are, and what puts state where its kernels change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from harness.engine_launch import own
+from harness.launch import fixed_launch
+from harness.packages import file_in
+from upstream._kernel_source import definitions
+
+BLOCK_TABLE = "v1/worker/gpu/block_table.py"
+BUFFERS = "v1/worker/gpu/buffer_utils.py"
+INPUT_BATCH = "v1/worker/gpu/input_batch.py"
+REJECTION = "v1/worker/gpu/spec_decode/rejection_sampler.py"
+SPECULATOR = "v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py"
+HYBRID = "v1/worker/gpu/model_states/mamba_hybrid.py"
+MAMBA = "v1/worker/mamba_utils.py"
+
+#: Names that a supported version of a file holds.
+_MARKS = {
+    BLOCK_TABLE: "MASK_SLIDING_WINDOW",
+    BUFFERS: "_load_ptr",
+    INPUT_BATCH: "LOOKAHEAD_BLOCK",
+    REJECTION: "_gather_draft_sampled_kernel",
+    SPECULATOR: "ADVANCE_DRAFT_POSITIONS",
+    HYBRID: "_scatter_num_accepted_kernel",
+    MAMBA: "preprocess_mamba_align_fused_kernel",
+}
+COLUMNS = 256
+ALIGNED = "table addresses are promised to be multiples of 16 bytes; vLLM's are"
+
+
+def needs(*files: str) -> tuple[str, ...]:
+    """``requires`` of a variant that takes its kernels out of these files of vLLM."""
+    return tuple(f"vllm:{file}#{_MARKS[file]}" for file in files)
+
+
+def needs_of(modules: Sequence[ModuleType]) -> tuple[str, ...]:
+    """``requires`` of a variant that is made of those of other modules."""
+    return tuple(dict.fromkeys(need for module in modules for need in module.NEEDS))
+
+
+def of_vllm(file: str, *names: str, **given: Any) -> SimpleNamespace:
+    """Definitions of a file of vLLM, which asserts a GPU where Triton's interpreter would do."""
+    return definitions(file_in("vllm", file), names, asserts=torch.cuda.is_available(), **given)
+
+
+def addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """uint64, on the device of the tensors."""
+    return torch.tensor([one.data_ptr() for one in tensors], dtype=torch.uint64, device=tensors[0].device)
+
+
+@triton.jit(do_not_specialize=["width"])
+def copy_slots_kernel(idx_mapping, source, target, width, COLUMNS: tl.constexpr):
+    s = tl.load(idx_mapping + tl.program_id(0))
+    for first in range(0, tl.where(s < 0, 0, width), COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        tl.store(target + s * width + column, tl.load(source + s * width + column, mask=column < width), column < width)
+
+
+def state_of_slots(
+    idx_mapping: torch.Tensor, source: torch.Tensor | None, target: torch.Tensor | None
+) -> Callable[[], None] | None:
+    """Copies the state of a batch's slots to where a kernel changes it in place; None where it is there already, as
+    in a decode loop.
+    """
+    if source is None or source.data_ptr() == target.data_ptr() or not len(idx_mapping):
+        return None
+    grid, width = (len(idx_mapping),), source[0].numel()
+    return own(fixed_launch(copy_slots_kernel, grid, idx_mapping, source, target, width, COLUMNS=COLUMNS))
+
+
+def state_of_rows(source: torch.Tensor, target: torch.Tensor) -> Callable[[], None] | None:
+    """The same by row of the batch: ``source`` goes to the first rows of ``target``."""
+    if source.data_ptr() == target.data_ptr():
+        return None
+    rows = target[: len(source)]
+    return own(lambda: rows.copy_(source))

@@ -1,0 +1,176 @@
+"""decode_step of vLLM 0.33: what the builder of the sparse indexer (DeepSeek-V3.2) does for decodes on Hopper.
+
+There is a kernel for the flattened rows of a uniform step; the rest is PyTorch, in methods of the builder. The schedule
+is DeepGEMM's (paged_mqa_schedule/deep_gemm), and FlashMLA plans its tiles inside the attention kernel: kernels of the
+suite, which are not timed, make these two tables. vLLM's copy of the schedule is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from baselines.decode_step.operator import Inputs, Outputs, schedule_part, tile_part
+from baselines.workloads.integers import cdiv
+from harness.contract import Point, variant
+from harness.engine_launch import EngineLaunch, own
+from kernels.mla_tile_schedule import triton as tile_kernel
+from kernels.paged_mqa_schedule import triton as schedule_kernel
+from upstream._vllm import of_vllm
+from upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER
+
+SPLIT = "v1/attention/backends/utils.py"
+BUILDER = "DeepseekV32IndexerMetadataBuilder"
+NEEDS = (f"vllm:{INDEXER}#class {CLAMPING.partition('.')[0]}", f"vllm:{SPLIT}")
+IDLE = {"all requests are padding, B=32, native": "vLLM builds no metadata for a step without tokens"}
+#: Tokens of a page of the index cache on Hopper.
+BLOCK_KV = 64
+
+
+def skip(point: Point) -> str | None:
+    if point.next_n == 1:
+        return "vLLM hands on its lengths where requests have one token"
+    if point.decode_path == "native" and point.decode_len != "uniform":
+        return "vLLM counts rows of another length as prefills on this path"
+    if point.decode_path == "flatten" and point.host_lens == "stale":
+        return "reads query lengths from the CPU copy, which is stale here"
+    return None
+
+
+def _has_other_columns(point: Point, x: Inputs) -> bool:
+    """Whether the source is narrower or wider than the table that its rows are copied to."""
+    columns = cdiv(point.max_model_len, point.block_size)
+    return point.decode_path == "flatten" and x.block_table.shape[1] != columns
+
+
+def _made_by_the_suite(point: Point, x: Inputs, out: Outputs) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The schedule and the tiles."""
+    schedule = schedule_kernel.triton_fused(*schedule_part(point, out))
+    return own(schedule), own(tile_kernel.triton_fused(*tile_part(point, x, out)))
+
+
+@cache
+def _fresh(num_sms: int, device: torch.device) -> torch.Tensor:
+    """Where DeepGEMM would leave its schedule."""
+    return torch.zeros(num_sms + 1, 2, dtype=torch.int32, device=device)
+
+
+@cache
+def source() -> SimpleNamespace:
+    """The builder's methods, over what they use of vLLM. The launcher of the uniform kernel, which also warms it up, is
+    not loaded: it takes the engine's configuration.
+    """
+    kernel = getattr(of_vllm(INDEXER, CLAMPING, dataclass=dataclass), CLAMPING.rpartition(".")[2])
+
+    def uniform(lens: Any, flat_lens: Any, table: Any, flat_table: Any, ones: Any, tokens: int, width: int) -> None:
+        tables = table, table.stride(0), flat_table, flat_table.stride(0)
+        kernel[(tokens,)](lens, flat_lens, *tables, ones, width, BLOCK_SIZE=COLUMNS)
+
+    methods = "build", "_prepare_decode_tensors", "_prepare_global_decode_seq_lens"
+    return of_vllm(
+        INDEXER,
+        "DeepSeekV32IndexerDecodeMetadata",
+        "DeepseekV32IndexerMetadata",
+        *(f"{BUILDER}.{name}" for name in methods),
+        dataclass=dataclass,
+        split_decodes_and_prefills=of_vllm(SPLIT, "split_decodes_and_prefills").split_decodes_and_prefills,
+        current_platform=SimpleNamespace(is_cuda=lambda: True),
+        has_deep_gemm=lambda: True,
+        get_paged_mqa_logits_metadata=lambda lens, block_size, num_sms, indices: _fresh(num_sms, lens.device),
+        _supports_native_decode=lambda next_n: True,
+        _PREPARE_UNIFORM_DECODE_KERNEL=uniform,
+    )
+
+
+def _builder(point: Point, out: Outputs) -> SimpleNamespace:
+    """With the attributes that the methods read."""
+    tokens, device = out.lens.numel(), out.lens.device
+    calls = source()
+    builder = SimpleNamespace(
+        vllm_config=SimpleNamespace(speculative_config=None),
+        use_flattening=point.decode_path == "flatten",
+        supports_varlen=False,
+        use_pcp=False,
+        pcp_world_size=1,
+        compress_ratio=1,
+        decode_threshold=point.next_n,
+        num_speculative_tokens=point.next_n - 1,
+        num_sms=point.num_sms,
+        kv_cache_spec=SimpleNamespace(num_states=BLOCK_KV),
+        decode_lens_buffer=out.decode_lens,
+        per_req_decode_lens_buffer=torch.empty_like(out.decode_lens),
+        decode_seq_lens_buffer=out.lens,
+        expanded_block_table_buffer=out.block_table,
+        scheduler_metadata_buffer=out.schedule[: point.num_sms + 1],
+        offsets_buffer=torch.arange(point.next_n, dtype=torch.int32, device=device),
+        arange_buffer=torch.arange(tokens, dtype=torch.int32, device=device),
+    )
+    for name in ("_prepare_decode_tensors", "_prepare_global_decode_seq_lens"):
+        method = getattr(calls, name)
+        setattr(builder, name, lambda method=method, **given: method(builder, **given))
+    return builder
+
+
+@variant(
+    "decode_step",
+    requires=NEEDS,
+    skip=skip,
+    waives="no_alloc",
+    known_failures=FLATTEN_LIMITS,
+    fails_on=_has_other_columns,
+)
+def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's launches for these tables: lengths and rows of the indexer, and the copy of the schedule."""
+    builder, rows, width = _builder(point, out), point.batch_size, point.max_decode_len
+    decode_lens = out.decode_lens[:rows]
+
+    def lengths() -> None:
+        torch.diff(x.query_start_loc[: rows + 1], out=decode_lens)
+        builder._prepare_decode_tensors(
+            seq_lens=x.seq_lens,
+            block_table=x.block_table,
+            decode_lens=decode_lens,
+            decode_lens_cpu=torch.diff(x.query_start_loc_cpu[: rows + 1]),
+            query_start_loc=x.query_start_loc[:rows],
+            num_decodes=rows,
+            num_decode_tokens=x.num_decode_tokens,
+            use_native=point.decode_path == "native",
+            next_n=point.next_n,
+            max_decode_len=width,
+        )
+
+    fresh, schedule = _fresh(point.num_sms, out.lens.device), out.schedule[: point.num_sms + 1]
+    return EngineLaunch(lengths, lambda: schedule.copy_(fresh), *_made_by_the_suite(point, x, out))
+
+
+@variant(
+    "decode_step",
+    requires=NEEDS,
+    skip=skip,
+    waives="no_alloc",
+    known_failures=FLATTEN_LIMITS | IDLE,
+    fails_on=lambda point, x: _has_other_columns(point, x) or not int(x.query_start_loc_cpu[-1]),
+)
+def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The builder's build(), which also fills the rows per request."""
+    builder, build, tokens = _builder(point, out), source().build, x.num_decode_tokens
+    if point.decode_path == "native":
+        tokens = point.batch_size * point.max_decode_len
+    metadata = SimpleNamespace(
+        num_reqs=point.batch_size,
+        num_actual_tokens=tokens,
+        query_start_loc=x.query_start_loc,
+        query_start_loc_cpu=x.query_start_loc_cpu,
+        seq_lens=x.seq_lens,
+        max_query_len=point.max_decode_len,
+        max_seq_len=point.max_model_len,
+        slot_mapping=None,
+        block_table_tensor=x.block_table,
+        dcp_local_seq_lens=None,
+    )
+    return EngineLaunch(lambda: build(builder, 0, metadata), *_made_by_the_suite(point, x, out))

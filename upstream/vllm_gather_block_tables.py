@@ -1,0 +1,73 @@
+"""gather_block_tables of vLLM 0.33: its kernel, and the method of BlockTables that launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
+
+from baselines.gather_block_tables.operator import Inputs, Outputs, reaches, rows_to_write
+from baselines.workloads.request_slots import group_tables
+from harness.contract import Point, variant
+from upstream._vllm import ALIGNED, BLOCK_TABLE, BUFFERS, addresses, needs, of_vllm
+
+NEEDS = needs(BLOCK_TABLE, BUFFERS)
+LIMITS = {"*, unaligned buffers": ALIGNED}
+#: Columns that a program copies at a time, as vLLM launches it.
+BLOCK_SIZE = 1024
+
+
+@cache
+def source() -> SimpleNamespace:
+    load_ptr = of_vllm(BUFFERS, "_load_ptr")._load_ptr
+    names = "_gather_block_tables_kernel", "BlockTables.gather_block_tables"
+    return of_vllm(BLOCK_TABLE, *names, _load_ptr=load_ptr)
+
+
+@variant("gather_block_tables", requires=NEEDS, known_failures=LIMITS)
+def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's kernel."""
+    kernel, grid = source()._gather_block_tables_kernel, (point.num_groups, rows_to_write(point))
+    sources, targets = (addresses(group_tables(point, flat)) for flat in (x.source, out.target))
+    counts, rows, masked = x.num_blocks, len(x.idx_mapping), any(reaches(point))
+
+    def launch() -> None:
+        kernel[grid](
+            x.idx_mapping,
+            sources,
+            targets,
+            x.widths,
+            counts,
+            counts.stride(0),
+            rows,
+            x.num_computed_tokens,
+            x.reach,
+            x.block_sizes,
+            MASK_SLIDING_WINDOW=masked,
+            BLOCK_SIZE=BLOCK_SIZE,
+        )
+
+    return launch
+
+
+@variant("gather_block_tables", requires=NEEDS, known_failures=LIMITS)
+def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's BlockTables.gather_block_tables, as the model runner calls it."""
+    gather, targets = source().gather_block_tables, group_tables(point, out.target)
+    tables = SimpleNamespace(
+        num_kv_cache_groups=point.num_groups,
+        has_sliding_window_groups=any(reaches(point)),
+        sliding_window_reach=x.reach,
+        input_block_tables=targets,
+        input_block_table_ptrs=addresses(targets),
+        block_table_ptrs=addresses(group_tables(point, x.source)),
+        block_table_strides=x.widths,
+        block_sizes_tensor=x.block_sizes,
+        num_blocks=SimpleNamespace(gpu=x.num_blocks),
+    )
+
+    def launch() -> None:
+        tables._num_dirty_rows = point.dirty
+        gather(tables, x.idx_mapping, point.batch_size, num_computed_tokens=x.num_computed_tokens)
+
+    return launch
