@@ -1,8 +1,8 @@
 """An operator's inputs or outputs as one argument of a kernel: a NamedTuple in Triton, a struct by value in CUDA C++.
 
-A kernel then reads ``x.idx_mapping`` and ``out.total``, as the reference does, and a kernel made of several parts hands
-each of them its own bundles. Triton makes flat parameters of the fields; one that is None vanishes, and
-``x.bins is not None`` is decided when the kernel is compiled.
+A kernel then reads ``x.idx_mapping`` and ``out.total_len``, as the reference does, and a kernel made of several parts
+hands each of them its own bundles. Triton makes flat parameters of the fields; one that is None vanishes, and
+``x.output_bin_counts is not None`` is decided when the kernel is compiled.
 """
 
 from __future__ import annotations

@@ -50,12 +50,12 @@ def builds(shape: EngineShape) -> tuple[str, ...]:
 def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
     """A row per pass; what lies behind the requests is not written in all of them."""
     rows = state.shape.num_requests
-    found = {f"pass_{name}": Consumed(getattr(out, name)[:, :rows]) for name in ("positions", "sample_src_positions")}
-    found |= {"pass_seq_lens": Consumed(out.seq_lens), "pass_query_start_loc": Consumed(out.query_start_loc)}
-    found["pass_slots"] = Consumed(out.slot_mappings.flatten(0, 1))
+    tables = {f"pass_{name}": Consumed(getattr(out, name)[:, :rows]) for name in ("positions", "sample_src_positions")}
+    tables |= {"pass_seq_lens": Consumed(out.seq_lens), "pass_query_start_loc": Consumed(out.query_start_loc)}
+    tables["pass_slots"] = Consumed(out.slot_mappings.flatten(0, 1))
     if out.schedule is not None:
-        found["pass_schedule"] = Consumed(out.schedule.flatten(1))
-    return found
+        tables["pass_schedule"] = Consumed(out.schedule.flatten(1))
+    return tables
 
 
 BINDING = LoopBinding(

@@ -63,8 +63,8 @@ def outputs(point: Point, state: EngineState, out: Outputs) -> Outputs:
 def updated(state: EngineState) -> dict[str, Consumed]:
     """Counts of the step, and what the slots hold now; counts by slot show in the next step's lengths."""
     own, rows = state.slots, state.shape.num_requests
-    found = {name: Consumed(getattr(own, name)[:rows]) for name in ("num_sampled", "num_rejected")}
-    return found | {"last_sampled_tokens": Consumed(own.last_sampled_tokens), "history": Consumed(own.all_token_ids)}
+    tables = {name: Consumed(getattr(own, name)[:rows]) for name in ("num_sampled", "num_rejected")}
+    return tables | {"last_sampled_tokens": Consumed(own.last_sampled_tokens), "history": Consumed(own.all_token_ids)}
 
 
 def first_pass(state: EngineState, out: Any) -> dict[str, Consumed]:
@@ -73,8 +73,8 @@ def first_pass(state: EngineState, out: Any) -> dict[str, Consumed]:
     by_row = {
         name: getattr(out, name)[: shape.num_tokens].view(-1, shape.next_n) for name in ("input_ids", "positions")
     }
-    found = {f"draft_{name}": Consumed(rows, row_lengths=kept) for name, rows in by_row.items()}
-    return found | {
+    tables = {f"draft_{name}": Consumed(rows, row_lengths=kept) for name, rows in by_row.items()}
+    return tables | {
         f"draft_{name}": Consumed(getattr(out, name)) for name in ("seq_lens", "query_start_loc", "last_token_indices")
     }
 
@@ -90,10 +90,10 @@ def builds(shape: EngineShape) -> tuple[str, ...]:
 
 
 def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
-    found = updated(state) | first_pass(state, out)
+    tables = updated(state) | first_pass(state, out)
     if state.shape.state_groups:
-        found["frozen_moves"] = Consumed(out.moves[: state.shape.batch_size])
-    return found
+        tables["frozen_moves"] = Consumed(out.moves[: state.shape.batch_size])
+    return tables
 
 
 BINDING = LoopBinding(
