@@ -45,17 +45,19 @@ def waits(point, x, out):
 """
 
 
-def node(cluster, model):
-    return cluster.add_node(num_cpus=2, num_gpus=1, resources={f"accelerator_type:{model}": 1})
-
-
 @pytest.fixture
 def cluster():
     """Two nodes with an H100, one with an H200."""
-    one = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    one.nodes = {node(one, model): model for model in ("H100", "H100", "H200")}
-    yield one
-    one.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster.nodes = {}
+    for model in ("H100", "H100", "H200"):
+        # Nodes of one machine would share the unpacked checkout, which the agent of each deletes and unpacks again.
+        unpacked = f"node_{len(cluster.nodes)}"
+        resources = {f"accelerator_type:{model}": 1}
+        node = cluster.add_node(num_cpus=2, num_gpus=1, resources=resources, runtime_env_dir_name=unpacked)
+        cluster.nodes[node] = model
+    yield cluster
+    cluster.shutdown()
 
 
 def plan(variants, sizes):
