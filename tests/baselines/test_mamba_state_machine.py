@@ -276,7 +276,7 @@ def run_align(
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 #: Steps of a variant at each of the block sizes.
-STEPS = 2500 if FULL else 500
+STEPS = 2500 if FULL else 250
 BLOCK_SIZES = pytest.mark.parametrize("block_size", GEOMETRIES)
 CHAIN, COPIES = (
     discover().find(*name) for name in (("mamba_spec_metadata", "op_chain"), ("mamba_state_copy", "masked_chain"))
@@ -289,7 +289,7 @@ def each(variants):
 
 def steps_of(variant, interpreted: int) -> int:
     """``interpreted``: where Triton's interpreter runs it, a hundred times slower than a chain."""
-    interpreted = interpreted if FULL else interpreted // 4
+    interpreted = interpreted if FULL else interpreted // 8
     return interpreted if DEVICE == "cpu" and variant.origin.startswith("kernels") else STEPS
 
 

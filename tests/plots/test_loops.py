@@ -52,7 +52,7 @@ def test_each_gpu_has_its_panels_on_one_scale(h200, b200):
     rows = {}
     for ax in panels:
         rows.setdefault(ax.get_subplotspec().rowspan.start, []).append(ax.get_ylim())
-    assert all(len(set(known_failures)) == 1 for known_failures in rows.values())
+    assert all(len(set(limits)) == 1 for limits in rows.values())
 
 
 def test_the_delta_is_drawn_where_it_is(h200):
