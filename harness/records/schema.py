@@ -83,7 +83,7 @@ class Place(StrEnum):
 
     EDGE_CASE = "edge_case"
     SEQUENCE = "sequence"
-    CAPACITY_POINT = "capacity_point"
+    ARRAY_POINT = "array_point"
     RANDOM_BATCH = "random_batch"
     #: A point of the sweep, or a decode loop.
     POINT = "point"
