@@ -4,10 +4,15 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from harness.config.load import Measure
+from harness.config.sweep import cells
 from harness.discover import discover
 from harness.records.file import read_run
-from harness.session import proofs
+from harness.records.schema import Cell
+from harness.session import evaluator, proofs
+from harness.session.messages import Job
 from tests import factory
 from tests.harness.cli.test_cli import TINY, call
 
@@ -64,7 +69,11 @@ def test_a_variant_that_imports_what_is_not_hashed_is_never_remembered(line, tmp
 
 
 def test_a_file_of_an_engine_is_part_of_the_key(tmp_path, monkeypatch, catalog):
-    wrapped = next(v for v in catalog.variants if any(need.startswith("vllm:") for need in v.requires))
+    wrapped = next(
+        v
+        for v in catalog.variants
+        if v.origin != "upstream.flash_mla" and any(need.startswith("vllm:") for need in v.requires)
+    )
     need = next(need for need in wrapped.requires if need.startswith("vllm:")).split("|")[0]
     inner, _, text = need.partition(":")[2].partition("#")
     path = tmp_path / "vllm" / inner
@@ -98,6 +107,19 @@ def test_without_a_folder_nothing_is_remembered(value, monkeypatch):
     proofs.store("a", "2026", None)
     proofs.forget("a")
     assert proofs.load({"v": "a"}) == {}
+
+
+def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MINE.format(line=""))  # it writes nothing
+    monkeypatch.setattr(evaluator, "check_variant", lambda *_, **__: pytest.fail("an edge case was run"))
+    measure = Measure(max_rounds=3, min_rounds=3)
+    owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "mine.py"),), 0, measure, timed=True))
+    operator = owner.catalog.operators["decode_native"]
+    variants = [owner.catalog.find("decode_native", name) for name in ("chain_clamp", "mine")]
+    item = cells(operator, operator.complete({"batch_size": 3}), variants)
+    item = structs.replace(item, budget_s=0.1, proven=item.variants)
+    found = {event.variant: event.status for event in owner.cells(item) if isinstance(event, Cell)}
+    assert found == {"chain_clamp": "passed", "mine": "mismatch"}
 
 
 def test_the_second_run_believes_the_first(tmp_path, monkeypatch):
