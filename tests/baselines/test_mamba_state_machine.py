@@ -289,7 +289,7 @@ def each(variants):
 
 def steps_of(variant, interpreted: int) -> int:
     """``interpreted``: where Triton's interpreter runs it, a hundred times slower than a chain."""
-    interpreted = interpreted if FULL else interpreted // 8
+    interpreted = interpreted if FULL else interpreted // 4
     return interpreted if DEVICE == "cpu" and variant.origin.startswith("kernels") else STEPS
 
 

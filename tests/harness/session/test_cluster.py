@@ -50,11 +50,10 @@ def cluster():
     """Two nodes with an H100, one with an H200."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     cluster.nodes = {}
-    for model in ("H100", "H100", "H200"):
-        # Nodes of one machine would share the unpacked checkout, which the agent of each deletes and unpacks again.
-        unpacked = f"node_{len(cluster.nodes)}"
+    for number, model in enumerate(("H100", "H100", "H200")):
         resources = {f"accelerator_type:{model}": 1}
-        node = cluster.add_node(num_cpus=2, num_gpus=1, resources=resources, runtime_env_dir_name=unpacked)
+        # Nodes of one machine would share the unpacked checkout, which the agent of each deletes and unpacks again.
+        node = cluster.add_node(num_cpus=2, num_gpus=1, resources=resources, runtime_env_dir_name=f"node_{number}")
         cluster.nodes[node] = model
     yield cluster
     cluster.shutdown()
