@@ -38,8 +38,6 @@ class Parser(argparse.ArgumentParser):
         """One sentence, as for every other error; argparse prints the whole usage before it."""
         from harness.wording import printable
 
-        if old := next((word for word in message.replace("=", " ").split() if word in RENAMED), None):
-            message = f"{old} is called {RENAMED[old]} now"
         self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
 
 
@@ -535,6 +533,8 @@ def _run(arguments: list[str]) -> int:
     options, unknown = top.parse_known_args(arguments)
     if unknown:
         top.prog = f"bench.py {options.command}"  # whose help has the flags
+        if old := next((flag for word in unknown if (flag := word.partition("=")[0]) in RENAMED), None):
+            top.error(f"{old} is called {RENAMED[old]} now")
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
     from harness.session.interrupt import exit_on_interrupt, signals_interrupt
 

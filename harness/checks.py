@@ -80,7 +80,7 @@ WAIVABLE = tuple(check.name for check in CHECKS if check.waivable)
 class Mismatch(Exception):
     """A launch failed a check; the message says where, with expected and actual values.
 
-    element: the first wrong element, as the fields tensor, index, expected, got and wrong of a Finding.
+    element: the wrong elements, as the fields tensor, index, expected, got, wrong, elements and stale of a Finding.
 
     Raises ValueError for a check that is not in CHECKS.
     """
@@ -100,4 +100,4 @@ class Mismatch(Exception):
         return Mismatch(self.check, f"{where}: {self.message}", **self.element)
 
     def __str__(self) -> str:
-        return f"{self.check}: {self.message}"
+        return f"{self.check}: {'; '.join((self.message, *self.element.get('elements', ())))}"

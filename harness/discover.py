@@ -91,13 +91,12 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
     problems = {file: _add_operators(catalog, module) for file, module in modules.items()}
     for file, module in modules.items():
         before = len(catalog.variants)
-        problems[file] += _add_variants(catalog, module)
-        if file in extra_files and not problems[file] and len(catalog.variants) == before:
-            problems[file] = ["defines no variant; mark a function with @variant(operator)"]
-        if file in extra_files and problems[file]:
-            problem = problems[file][0]
-            placed = problem.startswith((f"{file}:", f"{_near(file)}:"))
-            raise DiscoveryError(problem if placed else f"{file}: {problem}")
+        of_operators, of_variants = problems[file], _add_variants(catalog, module)
+        if file in extra_files and not of_operators + of_variants and len(catalog.variants) == before:
+            of_variants = ["defines no variant; mark a function with @variant(operator)"]
+        if file in extra_files and of_operators + of_variants:
+            raise DiscoveryError([*of_operators, *(f"{file}: {problem}" for problem in of_variants)][0])
+        problems[file] += of_variants
         if problems[file]:
             catalog.broken[file] = "; ".join(problems[file])
     return catalog
@@ -164,7 +163,8 @@ def _unknown_axis(operator: Operator) -> str | None:
     for where, point in points:
         for name in point:
             if name not in axes:
-                return f"operator {operator.name}: {where} has no axis {name!r} to set{did_you_mean(name, axes)}"
+                hint = did_you_mean(name, axes)
+                return f"{_near(operator.defined)}: {operator.name}: {where} has no axis {name!r} to set{hint}"
     return None
 
 

@@ -166,5 +166,9 @@ def same_y(axes: Sequence[Axes]) -> None:
         ax.set_ylim(low, high)
 
 
+#: What the host does under a scheduling.
+SCHEDULINGS = {"sync": "the host waits for the accepted tokens", "async": "the host runs a step ahead"}
+
+
 def scheduling_in_words(name: str) -> str:
-    return "sync" if name == "sync" else "async: the host runs a step ahead"
+    return "sync" if name == "sync" else f"{name}: {SCHEDULINGS[name]}"

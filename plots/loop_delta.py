@@ -15,13 +15,13 @@ from harness.analysis.decode_loop import Delta
 from harness.records.schema import Run
 from harness.wording import signed
 from plots._loops import (
+    SCHEDULINGS,
     LoopPanel,
     draw_changes,
     loop_caption,
     loop_panels,
     runs_of,
     same_y,
-    scheduling_in_words,
     stack_styles,
     style_changes,
     title_loops,
@@ -75,16 +75,11 @@ def figure(runs: Sequence[Run]) -> Figure | None:
                     ax.set_xlabel("concurrency (requests)", fontsize=LABEL_PT)
             same_y(drawn)
     legend_below(fig, handles)
-    note = ", ".join(f"{name}: {_words(name)}" for name in schedulings)
+    note = ", ".join(f"{name}: {SCHEDULINGS[name]}" for name in schedulings)
     intervals = "95 % intervals by a bootstrap over blocks of steps; percentages: the fastest stack"
     caption(fig, f"{intervals}\n{note}\n{loop_caption(panels)}")
     mark_uncalibrated(fig, runs_of(panels))
     return fig
-
-
-def _words(scheduling: str) -> str:
-    words = scheduling_in_words(scheduling).removeprefix("async: ")
-    return "the host waits for the accepted tokens" if words == "sync" else words
 
 
 def _has(panel: LoopPanel, scheduling: str) -> bool:

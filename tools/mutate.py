@@ -54,6 +54,7 @@ from rich.text import Text
 
 from harness import interpreter
 from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
+from harness.records.endings import seen
 from harness.report.console import make_console, print_rows, progress_bar
 from harness.wording import did_you_mean
 
@@ -338,7 +339,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
             left_out += is_left_out(finding.reason)
             if finding.status.is_bad:
                 killer = None if finding.error in COMPILE_ERRORS else part
-                return Result(killer, finding.name, finding.check or finding.error, finding.message)
+                return Result(killer, finding.name, finding.check or finding.error, seen(finding))
         return None
 
     if result := rejected("edge case", evaluator.verify(Verify(operator=case.operator, variant=case.variant))):
@@ -355,7 +356,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
                 left_out += is_left_out(cell.reason)
                 if cell.finding is not None:
                     found = cell.finding
-                    return Result(part, cell.point, found.check or found.error, found.message)
+                    return Result(part, cell.point, found.check or found.error, seen(found))
         return None
 
     if result := rejected_at("capacity", prepared.capacity):

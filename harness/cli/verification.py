@@ -16,7 +16,7 @@ from harness.config.sweep import cells
 from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
 from harness.contract import Variant, in_buffers
 from harness.discover import Catalog, unavailable
-from harness.records.endings import of_reason, place_of
+from harness.records.endings import of_reason, place_of, seen
 from harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
 from harness.session.messages import Job
@@ -202,8 +202,7 @@ class Verification:
         if first is None:
             return name, "NOTHING", "", ""
         checks = dict.fromkeys(str(finding.check) for finding in self.of(variant) if finding.status is Status.MISMATCH)
-        # The first wrong element of up to five is enough here.
-        return name, ", ".join(checks), in_buffers(first.name, first.buffers), ";".join(first.message.split(";")[:2])
+        return name, ", ".join(checks), in_buffers(first.name, first.buffers), seen(first, elements=1)
 
     def print_accepted_defects(self, defects: Sequence[Variant]) -> bool:
         """Name every defect that no check rejected; True where there is one."""
@@ -385,7 +384,7 @@ def known_failure_text(finding: Finding) -> str:
     """The outcome of a known failure, in words."""
     if finding.message is None:
         return "passes here: remove it from known_failures= if the kernel supports this now"
-    return full(finding).split(";")[0]
+    return full(finding, elements=0)
 
 
 def _outcome(finding: Finding) -> str:
@@ -403,6 +402,6 @@ def _counts(outcomes: Sequence[str]) -> str:
     return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
 
 
-def full(finding: Finding) -> str:
-    """The check, where it was one, and what was seen."""
-    return f"{finding.check}: {finding.message}" if finding.check else str(finding.message)
+def full(finding: Finding, elements: int | None = None) -> str:
+    """The check, where it was one, and what was seen; elements: as in ``seen``."""
+    return f"{f'{finding.check}: ' if finding.check else ''}{seen(finding, elements)}"

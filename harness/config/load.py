@@ -137,7 +137,7 @@ class Located:
         self.check_names(data, struct, key)
         try:
             return msgspec.convert(data, struct)
-        except msgspec.ValidationError as error:
+        except msgspec.ValidationError as error:  # its text alone has the path
             message, _, where = str(error).partition(" - at `$")
             inner = f"{key}{where.rstrip('`')}".lstrip(".")
             raise self.error(inner, _in_words(message) + _choices(inner)) from None

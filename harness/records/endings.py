@@ -6,7 +6,7 @@ from harness.contract import COMPILER, GPU, in_buffers
 from harness.packages import in_words
 from harness.records.decode_loop import Loop
 from harness.records.schema import Cell, Code, Finding, Place, Reason
-from harness.wording import significant
+from harness.wording import counted, significant
 
 _WHEN = {
     "timing": "during timing: ",
@@ -35,7 +35,17 @@ def of_finding(finding: Finding) -> str:
 def what(finding: Finding) -> str:
     """What was found, without the place."""
     check = f"{finding.check}: " if finding.check and finding.check != "no_crash" else ""
-    return f"{_WHEN[finding.when]}{check}{finding.message or ''}"
+    return f"{_WHEN[finding.when]}{check}{seen(finding)}"
+
+
+def seen(finding: Finding, elements: int | None = None) -> str:
+    """The message, and the wrong elements. elements: how many to name at most, and then no more than these."""
+    parts = [finding.message or ""]
+    if named := finding.elements[:elements]:
+        parts.append(f"{counted(finding.wrong, 'element')}, first at {'; '.join(named)}")
+    if finding.stale and elements is None:
+        parts.append("the output matches earlier inputs, which were replaced after set-up")
+    return "; ".join(parts)
 
 
 def place_of(finding: Finding) -> str:

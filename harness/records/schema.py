@@ -101,6 +101,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     check:         the check that rejected it. error: the type of the exception that it raised instead.
     message:       what was seen, for people.
     tensor, index: the first wrong element of a buffer; expected, got: its values; wrong: how many elements are wrong.
+    elements:      the first wrong ones as consumers index them, for people.
+    stale:         the outputs are right for inputs that were replaced after set-up.
     culprit:       of a death, the variant that had control, "operator/variant"; None where none had.
     deaths:        how often this variant has ended its process, where it is not run again.
     reason:        why it was skipped.
@@ -121,6 +123,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected: int | float | bool | None = None
     got: int | float | bool | None = None
     wrong: int | None = None
+    elements: tuple[str, ...] = ()
+    stale: bool = False
     variant: str | None = None
     culprit: str | None = None
     deaths: int | None = None

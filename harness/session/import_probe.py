@@ -46,7 +46,7 @@ class ImportProbe:
             while self._connection.poll(limit_s):
                 file, problem = self._connection.recv()
                 if problem is not None:
-                    raise DiscoveryError(f"--variants {file}: {problem}")
+                    raise DiscoveryError(problem)
                 if not file:
                     return
         except (EOFError, OSError):
@@ -77,11 +77,11 @@ def _import_all(connection: Connection, files: Sequence[str], device: str) -> No
         try:
             import_file(Path(file))
         except DiscoveryError as error:
-            problem = str(error).removeprefix(f"--variants {file}: ")
+            problem = str(error)
         except BaseException as error:
-            problem = f"cannot be imported: {first_line(error)}"
+            problem = f"--variants {file}: cannot be imported: {first_line(error)}"
         if problem is None and _closed_a_stream():
-            problem = "its import closes standard output or standard error"
+            problem = f"--variants {file}: its import closes standard output or standard error"
         if problem is not None:
             connection.send((file, problem))
     connection.send(("", None))

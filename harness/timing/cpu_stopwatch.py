@@ -66,7 +66,7 @@ class CpuStopwatch:
             raise Mismatch(
                 "one_thread",
                 f"other threads ran for {self._others_s * 1e3:.1f} ms while the launches took "
-                f"{self._mine_s * 1e3:.1f} ms",
+                f"{self._own_s * 1e3:.1f} ms",
             )
         return {"cpu_us": elapsed * 1e6 / self._calls}
 

@@ -21,6 +21,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -84,6 +85,15 @@ class CudaTimer:
         return CudaStopwatch(self, launches, stream_rounds)
 
 
+@dataclass(frozen=True)
+class _Timed:
+    """A launch, or the suite's own part of it, and its graphs, by copies. name: remembers how long queueing takes."""
+
+    name: str
+    launch: Callable[[], Any]
+    graphs: Mapping[int, Graph]
+
+
 class CudaStopwatch:
     """Times one launch, on another set of buffers in every round. Raises Mismatch where timed calls do not do the work
     that they are timed for.
@@ -106,7 +116,8 @@ class CudaStopwatch:
         self.no_graph: str | None = None
         try:
             self._capture()
-            nodes, us = self.facts()["launches"], self._replay_us(copies[0]) / copies[0]
+            us = self._replay_us(_Timed("all", self.launch, self._graphs), copies[0]) / copies[0]
+            nodes = self.facts()["launches"]
             self._copies += [k for k in copies[MIN_GRAPHS:] if k * nodes <= MAX_NODES and k * us <= MAX_GRAPH_US]
         except Mismatch:
             raise
@@ -143,41 +154,43 @@ class CudaStopwatch:
         many = min(MANY_CALLS, STREAM_LAUNCHES // self.facts()["launches"])
         return (FEW_CALLS, many) if many > FEW_CALLS else ()
 
-    def _replay_us(self, copies: int) -> float:
+    def _engine_us(
+        self, stage: str, take: Callable[[_Timed], dict[int, float]], replayed: bool = False
+    ) -> dict[int, float]:
+        """What ``take`` measures of the launch, less what it measures of the suite's own part, if there is one.
+
+        That part goes first and is not watched: alone, it leaves state that was put back, or results of other calls.
+        """
+        own = own_launches(self.launch)
+        own_us = take(_Timed("own", own, self._own_graphs)) if own is not None else {}
+        us = self._watched(stage, lambda: take(_Timed("all", self.launch, self._graphs)), replayed)
+        return {number: us[number] - own_us.get(number, 0.0) for number in sorted(us)}
+
+    def _replay_us(self, timed: _Timed, copies: int) -> float:
         """Time of a second replay; the first one uploads the graph."""
+        replay = timed.graphs[copies].replay
+        self._events.queue(replay)
+        return self._events.microseconds((timed.name, "replay"), replay)
 
-        def replayed(key: str, graphs: Mapping[int, Graph]) -> float:
-            self._events.queue(graphs[copies].replay)
-            return self._events.microseconds(key, graphs[copies].replay)
-
-        us = replayed("replay", self._graphs)
-        return us - replayed("own replay", self._own_graphs) if self._own_graphs else us
-
-    def _graphs_us(self) -> dict[int, float]:
+    def _graphs_us(self, timed: _Timed) -> dict[int, float]:
         """Every graph of the set once, in random order, so that a variant cannot know which of them is checked."""
-        times = {copies: self._replay_us(copies) for copies in random.sample(sorted(self._graphs), len(self._graphs))}
-        return {copies: times[copies] for copies in self._graphs}
+        return {copies: self._replay_us(timed, copies) for copies in random.sample(self._copies, len(self._copies))}
 
-    def _state_us(self) -> float:
-        rewrite_inputs = self._launches[self.place].rewrite_inputs
+    def _state_us(self, timed: _Timed) -> dict[int, float]:
+        """Of the smallest graph."""
+        rewrite_inputs, copies = self._launches[self.place].rewrite_inputs, min(timed.graphs)
+        prepare = lambda: self._timer.cache.prepare(rewrite_inputs)  # noqa: E731
+        return {copies: self._events.microseconds((timed.name, "state"), timed.graphs[copies].replay, prepare)}
 
-        def replayed(key: str, graphs: Mapping[int, Graph]) -> float:
-            replay = graphs[min(graphs)].replay
-            return self._events.microseconds(key, replay, lambda: self._timer.cache.prepare(rewrite_inputs))
-
-        us = replayed("state", self._graphs)
-        return us - replayed("own state", self._own_graphs) if self._own_graphs else us
-
-    def _stream_us(self, calls: int) -> float:
-        def queued(key: Any, launch: Callable[[], Any]) -> float:
+    def _stream_us(self, timed: _Timed) -> dict[int, float]:
+        def queued(calls: int) -> float:
             def work() -> None:
                 for _ in range(calls):
-                    launch()
+                    timed.launch()
 
-            return self._events.microseconds(key, work)
+            return self._events.microseconds((timed.name, calls), work)
 
-        us, own = queued(calls, self.launch), own_launches(self.launch)
-        return us if own is None else us - queued(("own", calls), own)
+        return {calls: queued(calls) for calls in self._stream_calls()}
 
     @property
     def replay(self) -> Callable[[], None] | None:
@@ -226,13 +239,11 @@ class CudaStopwatch:
         if self._graphs:
             if self._stream_rounds:
                 self._stream_rounds -= 1
-                sample[QUEUED_EVENTS.field] = self._watched(
-                    "queued", lambda: {calls: self._stream_us(calls) for calls in self._stream_calls()}
-                )
+                sample[QUEUED_EVENTS.field] = self._engine_us("queued", self._stream_us)
             self._capture()
-            sample[GRAPH_SLOPE.field] = self._watched("graph", self._graphs_us, replayed=True)
+            sample[GRAPH_SLOPE.field] = self._engine_us("graph", self._graphs_us, replayed=True)
             if self._timer.cache.state is not HOT:
-                sample["state_us"] = self._watched("graph", self._state_us, replayed=True)
+                (sample["state_us"],) = self._engine_us("graph", self._state_us, replayed=True).values()
         return sample
 
     def facts(self) -> Mapping[str, Any]:

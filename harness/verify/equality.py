@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.checks import Mismatch
 from harness.contract import Expected
-from harness.verify.mismatch import View, describe_differences, first_difference
+from harness.verify.mismatch import View, differences
 
 
 def required(expected: Expected) -> Tensor:
@@ -48,6 +48,5 @@ def compare(
     if bool(wrong.any()):
         first = tuple(wrong.nonzero()[0].tolist())
         view = next((view for view in views() if view.index(got, first) is not None), View(name, got))
-        differences = describe_differences(wrong, must_be, got, before, lambda index: view.place(name, got, index))
-        message = f"{view.name} {tuple(view.tensor.shape)} differs; {differences}"
-        raise Mismatch("exact", message, **first_difference(name, wrong, must_be, got))
+        elements = differences(name, wrong, must_be, got, before, lambda index: view.place(name, got, index))
+        raise Mismatch("exact", f"{view.name} {tuple(view.tensor.shape)} differs", **elements)

@@ -28,11 +28,10 @@ from harness.checks import Mismatch
 from harness.contract import Expected, Operator, Point, Variant
 from harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
 from harness.verify.equality import compare, required, wrong_elements
-from harness.verify.mismatch import View, describe_differences, first_difference
+from harness.verify.mismatch import View, differences
 from harness.verify.process_state import unchanged_process
 
 #: Added to a mismatch of a launch that does not read its inputs again.
-STALE = "the output matches earlier inputs, which were replaced after set-up"
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
 #: Of the buffers of all places at most.
@@ -235,9 +234,8 @@ class Fixture:
                 try:
                     compare(name, *tensors, self._views)
                 except Mismatch as mismatch:
-                    if self._answers_other_inputs(batch, outputs_before):
-                        mismatch = Mismatch(mismatch.check, f"{mismatch.message}; {STALE}", **mismatch.element)
-                    raise mismatch from None
+                    stale = self._answers_other_inputs(batch, outputs_before)
+                    raise Mismatch(mismatch.check, mismatch.message, **mismatch.element, stale=stale) from None
         self.passed_checks.add("exact")
         if self.batches[batch].has_required_elements:  # written into the persistent buffers, which were read in place
             self.passed_checks |= {"contiguous", "stable_address"}
@@ -304,9 +302,8 @@ class Fixture:
         changed = {name: as_integers(now[name]) != as_integers(before[name]) for name in before}
         if any_of(flags.any() for flags in changed.values()):
             name = next(name for name, flags in changed.items() if bool(flags.any()))
-            differences = describe_differences(changed[name], before[name], now[name])
-            element = first_difference(name, changed[name], before[name], now[name])
-            raise Mismatch("inputs_unchanged", f"the input {name} was written to; {differences}", **element)
+            elements = differences(name, changed[name], before[name], now[name])
+            raise Mismatch("inputs_unchanged", f"the input {name} was written to", **elements)
 
     def _check_returned(self, returned: Mapping[str, Tensor]) -> None:
         """What a launch returns must be the persistent views of the outputs."""

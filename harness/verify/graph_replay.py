@@ -23,7 +23,7 @@ from harness.checks import Mismatch
 from harness.contract import Operator, Point, Variant
 from harness.verify.buffers import POISONS, any_of, as_integers
 from harness.verify.fixture import Batch, Fixture, synchronize
-from harness.verify.mismatch import describe_differences
+from harness.verify.mismatch import differences
 from harness.wording import first_line
 
 #: Replays of a long check, and of a short one, which sees stale contents and most reuse of memory.
@@ -76,9 +76,8 @@ class Step:
         got = buffers[name].tensor
         # Where the outputs were poisoned, a wrong element that still is poison is as it was before the replay.
         before = got if self.poison is not None else None
-        differences = describe_differences(wrong[name], self.eager[name].view(got.dtype), got, before)
-        message = f"{name} differs from what an eager launch writes for the same inputs; {differences}"
-        raise Mismatch("graph_safe", message)
+        elements = differences(name, wrong[name], self.eager[name].view(got.dtype), got, before)
+        raise Mismatch("graph_safe", f"{name} differs from what an eager launch writes for the same inputs", **elements)
 
 
 def check_replays(launches: Sequence[BoundLaunch], capture: Capture, steps: int = STEPS) -> None:

@@ -1,4 +1,4 @@
-"""Describes where a buffer is wrong: how many elements, and the first few with expected and actual values."""
+"""Where a buffer is wrong: how many elements, and the first few with expected and actual values."""
 
 from __future__ import annotations
 
@@ -51,36 +51,31 @@ def _plain(index: Sequence[int]) -> str:
     return f"[{', '.join(map(str, index))}]"
 
 
-def first_difference(name: str, wrong: Tensor, expected: Tensor, got: Tensor) -> dict[str, Any]:
-    """The first wrong element of the buffer ``name``, as Mismatch takes it."""
-    index = tuple(wrong.nonzero()[0].tolist())
-    values = {"expected": expected[index].item(), "got": got[index].item()}
-    return {"tensor": name, "index": index, "wrong": int(wrong.sum()), **values}
-
-
-def describe_differences(
+def differences(
+    name: str,
     wrong: Tensor,
     expected: Tensor,
     got: Tensor,
     before: Tensor | None = None,
     place: Callable[[Sequence[int]], str] = _plain,
-) -> str:
-    """``2 elements, first at [3] expected 7, got 0; [4] expected 8, got 0``.
+) -> dict[str, Any]:
+    """The wrong elements of the buffer ``name``, as Mismatch takes them; in words: ``[3] expected 7, got 0``.
 
     wrong:  bool mask, not all False; the other tensors have its shape.
     before: what the buffer held before the launch. Elements that were poisoned then and still are, are called so.
     place:  an index in words.
     """
+    first, *_ = indices = [tuple(index) for index in wrong.nonzero()[:SHOWN].tolist()]
     elements = []
-    for index in map(tuple, wrong.nonzero()[:SHOWN].tolist()):
+    for index in indices:
         must_be, actual, note_on_expected, note_on_actual = expected[index], got[index], "", ""
         if before is not None and _is_poison(before[index]):
             note_on_expected = " (what it held)" if bool(must_be == before[index]) else ""
             note_on_actual = _unwritten(actual) if bool(actual == before[index]) else ""
         values = f"expected {must_be.item()}{note_on_expected}, got {actual.item()}{note_on_actual}"
         elements.append(f"{place(index)} {values}")
-    count = int(wrong.sum())
-    return f"{count} element{'s' if count > 1 else ''}, first at {'; '.join(elements)}"
+    values = {"expected": expected[first].item(), "got": got[first].item()}
+    return {"tensor": name, "index": first, **values, "wrong": int(wrong.sum()), "elements": tuple(elements)}
 
 
 def _is_poison(element: Tensor) -> bool:

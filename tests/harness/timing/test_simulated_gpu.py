@@ -22,7 +22,7 @@ from harness.contract import Variant
 from harness.cuda import launcher
 from harness.cuda_graph import GraphCapture
 from harness.engine_launch import EngineLaunch, own
-from harness.records.endings import ending
+from harness.records.endings import ending, seen
 from harness.records.file import read_run
 from harness.session.auditor import BLOCKED, Auditor
 from harness.session.evaluator import Evaluator
@@ -365,7 +365,7 @@ def test_cheats_break_the_contract_that_they_break_on_a_gpu(name, gpu):
     check, words = CHEATS[name]
     found = rejection(getattr(on_a_gpu, name).__variant__)
     assert found.check == check
-    assert words in found.message
+    assert words in seen(found)
 
 
 def stale(point, x, out):
@@ -427,6 +427,40 @@ def shrinks_in_timed_graphs(point, x, out):
     "Fewer nodes."
     return from_the_eighth_capture(chain_clamp(point, x, out), lambda: out.buffer.add_(0))
 """
+BESIDE = """
+from types import SimpleNamespace
+from baselines.decode_native.operator import views
+from harness.engine_launch import EngineLaunch, own
+
+def changing_in_place(point, x, target):
+    "Launches that put the state back, and that change it."
+    offsets = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=target.device)
+    lens = x.seq_lens.unsqueeze(1).expand_as(target)
+    work = lambda: target.add_(offsets).clamp_(min=0).floor_divide_(point.compress_ratio)
+    return own(lambda: target.copy_(lens)), work
+
+@cheat
+def in_place(point, x, out):
+    return EngineLaunch(*changing_in_place(point, x, views(point, out)["context_lens"]))
+
+@cheat
+def in_fresh_memory(point, x, out):
+    made, fresh = SimpleNamespace(), type(out)(torch.empty_like(out.buffer))
+    fill, source, target = chain_clamp(point, x, fresh), *(views(point, one)["context_lens"] for one in (fresh, out))
+
+    def launch():
+        fill()
+        made.lens = source.clone()
+
+    return EngineLaunch(launch, own(lambda: target.copy_(made.lens)))
+
+@cheat
+def in_place_elsewhere_when_timed(point, x, out):
+    target = views(point, out)["context_lens"]
+    put_back, work = changing_in_place(point, x, target)
+    _, elsewhere = changing_in_place(point, x, torch.zeros_like(target))
+    return EngineLaunch(put_back, from_the_eighth_capture(work, elsewhere))
+"""
 #: Those of the cheats whose trick exists in the simulation, and the word of their rejection by the timing process.
 REJECTED = {
     **GPU_REJECTIONS,
@@ -434,6 +468,7 @@ REJECTED = {
     "knows_its_caller": "before the host calls",
     "idles_in_timed_graphs": "every_call: ",
     "shrinks_in_timed_graphs": "same_work: captured again",
+    "in_place_elsewhere_when_timed": "every_call: ",
 }
 #: In this order: patches a class that the simulation replaces; hangs; is rejected by the auditor, not by this process;
 #: loses the context.
@@ -474,7 +509,7 @@ def short_replays():
 def timed(tmp_path_factory, short_replays):
     """An evaluator's answer and cells, and the auditor's answers for the same variants."""
     mine = tmp_path_factory.mktemp("cheats") / "mine.py"
-    mine.write_text(STOPS)
+    mine.write_text(STOPS + BESIDE)
     asked = job(mine, ADVERSARIES / "on_a_gpu.py", ADVERSARIES / "anywhere.py")
     with simulated_gpu():
         evaluator = Evaluator(asked)
@@ -526,6 +561,19 @@ def test_a_cheat_is_rejected_as_on_a_gpu(name, timed):
     assert cell.status == "mismatch"
     assert any(words in ending(cell) for words in REJECTED[name].split("|")), ending(cell)
     assert cell.metrics is None
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+@pytest.mark.parametrize("name", ["in_place", "in_fresh_memory"])
+def test_calls_are_checked_after_all_of_their_launches(name, cache, gpu, short_replays, tmp_path):
+    """The suite's own launches alone leave state that was put back, or results of an earlier call."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(STOPS + BESIDE)
+    (cell,) = answers(started(Evaluator(job(mine, cache=cache))), name)
+    assert cell.status == "passed", ending(cell)
+    engine = {"in_place": 3, "in_fresh_memory": 6}[name]
+    assert cell.metrics.launches == engine
+    assert samples(cell.metrics, "gpu_us") == pytest.approx([engine * (0.4 + 0.9)] * cell.metrics.rounds, abs=0.01)
 
 
 def test_a_current_stream_that_was_moved_is_put_back(timed):
