@@ -42,14 +42,9 @@ struct Sizes {
     int num_reqs, max_num_seqs, k, max_model_len, hidden_size;
 };
 
-struct Arguments {
-    Inputs x;
-    Outputs out;
-    Sizes n;
-};
-
 // Behind the last row, which ends with token `end`. thread: index in all threads of the launch.
-__device__ __forceinline__ void clear_tails(int thread, int end, const Outputs& out, const Sizes& n) {
+template <class Out, class N>
+__device__ __forceinline__ void clear_tails(int thread, int end, const Out& out, const N& n) {
     const int past = n.num_reqs + thread;
     if (past < n.max_num_seqs) out.seq_lens[past] = 0, out.last_token_indices[past] = 0;
     if (past <= n.max_num_seqs) out.query_start_loc[past] = end;
@@ -62,7 +57,8 @@ struct Shifted {
     int id;
 };
 
-__device__ __forceinline__ Shifted load_shifted(int start, int j, int tokens, const Inputs& x) {
+template <class In>
+__device__ __forceinline__ Shifted load_shifted(int start, int j, int tokens, const In& x) {
     Shifted shifted{};
     if (j < tokens) shifted.position = load(x.target_positions + start + j);
     if (j < tokens - 1) shifted.id = load(x.target_input_ids + start + j + 1);
@@ -72,9 +68,10 @@ __device__ __forceinline__ Shifted load_shifted(int start, int j, int tokens, co
 // A row of the first pass: its kept tokens shifted by one, `token` behind them. strip, strips: long rows are shared by
 // as many warps, 32 tokens in turn; lane 0 of the first strip has the token. first: the lane's first token, loaded by
 // the caller, perhaps before it knows how many are kept.
+template <class In, class Out>
 __device__ __forceinline__ void shift_row(
-    int b, int lane, int strip, int strips, int start, int kept, int token, int length, Shifted first, const Inputs& x,
-    const Outputs& out) {
+    int b, int lane, int strip, int strips, int start, int kept, int token, int length, Shifted first, const In& x,
+    const Out& out) {
     Shifted now = first;
 #pragma unroll 1
     for (int j = strip * 32 + lane; j < kept; j += strips * 32) {

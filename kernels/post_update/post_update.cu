@@ -22,6 +22,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) post_update_kernel(
     if (b >= n.num_reqs_padded) return;
     const long long s = load(x.idx_mapping + b);
     const int query = load(x.query_start_loc + b + 1) - load(x.query_start_loc + b), length = load(x.seq_lens + b);
-    const Row row = update(b, lane, s, query, length, x, out, n);
+    const Row row = update<true>(b, lane, s, query, length, x, out, n);
     if (lane == 0 && row.s >= 0) out.num_accepted_tokens[row.s] = max(row.ns, 1);
 }

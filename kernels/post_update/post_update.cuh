@@ -40,12 +40,6 @@ struct Sizes {
     int num_reqs_padded, tokens_stride, k, history_len, vocab_size;
 };
 
-struct Arguments {
-    Inputs x;
-    Outputs out;
-    Sizes n;
-};
-
 // What a row has become: its slot, tokens produced, drafts rejected, and tokens computed; all 0 behind slot -1.
 struct Row {
     long long s;
@@ -53,15 +47,18 @@ struct Row {
 };
 
 // Everything but the accepted count, max(ns, 1), which a caller may go on to change. s, query, length: slot, query
-// tokens and length of the row.
-__device__ __forceinline__ Row update(
-    int b, int lane, long long s, int query, int length, const Inputs& x, const Outputs& out, const Sizes& n) {
+// tokens and length of the row. DRAFTS: whether x, out and n have drafts.
+template <bool DRAFTS, class In, class Out, class N>
+__device__ __forceinline__ Row
+update(int b, int lane, long long s, int query, int length, const In& x, const Out& out, const N& n) {
     const int logits = load(x.cu_num_logits + b + 1) - load(x.cu_num_logits + b);
     const int produced = load(x.num_sampled + b);
     const long long slot = max(s, 0ll), *row = x.sampled_tokens + (long long)b * n.tokens_stride;
     const long long early = load(row + max(min(lane, produced - 1), 0));
     long long drafted = 0;
-    if (x.new_drafts && lane < n.k) drafted = load(x.new_drafts + (long long)b * n.k + lane);
+    if constexpr (DRAFTS) {
+        if (x.new_drafts && lane < n.k) drafted = load(x.new_drafts + (long long)b * n.k + lane);
+    }
     const int prompt = load(x.prompt_lens + slot), total = load(x.total_len + slot);
     const int computed = load(x.num_computed_tokens + slot);
     const bool samples = s >= 0 && length >= prompt;
@@ -93,10 +90,12 @@ __device__ __forceinline__ Row update(
             if (first) out.output_bin_counts[place] = x.output_bin_counts[place] + occurs;
         }
     }
-    if (x.new_drafts && s >= 0) {
+    if constexpr (DRAFTS) {
+        if (x.new_drafts && s >= 0) {
 #pragma unroll 1
-        for (int i = lane; i < n.k; i += 32)
-            out.draft_tokens[s * n.k + i] = i < 32 ? drafted : x.new_drafts[(long long)b * n.k + i];
+            for (int i = lane; i < n.k; i += 32)
+                out.draft_tokens[s * n.k + i] = i < 32 ? drafted : x.new_drafts[(long long)b * n.k + i];
+        }
     }
     return {s, ns, nr, s >= 0 ? computed + query - nr : 0};
 }

@@ -69,10 +69,11 @@ def write_tokens(s, ns, total, token, row_tokens, x, out, n, lanes, longest):
 
 
 @triton.jit
-def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
+def update_rows(b, inside, x, out, n, DRAFTS: tl.constexpr, LANES: tl.constexpr):
     """Everything but the accepted count, max(ns, 1), which a caller may go on to change.
 
     Returns of each row slot, tokens produced, drafts rejected, tokens computed and its newest token.
+    DRAFTS: whether x, out and n have drafts.
     """
     s, sampled, ns, nr = counts_of(b, inside, x)
     live = s >= 0
@@ -84,7 +85,7 @@ def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
     # Before it is known whether they count: one memory latency less.
     row_tokens = x.sampled_tokens + b[:, None].to(tl.int64) * n.tokens_stride
     token = tl.load(row_tokens + lanes, mask=lanes < sampled[:, None], other=-1)
-    if x.new_drafts is not None:
+    if DRAFTS:
         row_drafts = x.new_drafts + b[:, None].to(tl.int64) * n.k
         drafts = tl.load(row_drafts + lanes, mask=inside[:, None] & (lanes < n.k), other=0)
     newest = tl.sum(tl.where(lanes == ns[:, None] - 1, token, 0), 1)
@@ -95,7 +96,7 @@ def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
     tl.store(out.total_len + s, total + ns, mask=live)
     tl.store(out.last_sampled_tokens + s, newest, mask=ns > 0)
     write_tokens(s[:, None], ns[:, None], total[:, None], token, row_tokens, x, out, n, lanes, tl.max(ns, 0))
-    if x.new_drafts is not None:
+    if DRAFTS:
         tl.store(out.draft_tokens + s[:, None] * n.k + lanes, drafts, mask=live[:, None] & (lanes < n.k))
     return s, ns, nr, computed + query - nr, newest
 
@@ -103,7 +104,7 @@ def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
 @triton.jit
 def post_update_kernel(x, out, n, ROWS: tl.constexpr, LANES: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    s, ns, _, _, _ = update_rows(b, b < n.num_reqs_padded, x, out, n, LANES)
+    s, ns, _, _, _ = update_rows(b, b < n.num_reqs_padded, x, out, n, x.new_drafts is not None, LANES)
     tl.store(out.num_accepted_tokens + s, tl.maximum(ns, 1), mask=s >= 0)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from baselines.step_epilogue.operator import Inputs, Outputs, with_states
 from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import num_real, warps_per_row
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.step_epilogue.triton import arguments
+from kernels.step_epilogue.triton import INPUTS, OUTPUTS, sizes
 
 SOURCE = Path(__file__).with_name("step_epilogue.cu")
 THREADS = 128
@@ -20,6 +21,6 @@ THREADS = 128
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a warp per row."""
     blocks = max(cdiv(point.batch_size, THREADS // 32), cdiv(point.max_num_seqs + 1 - num_real(point), THREADS))
-    parts = [part for part in arguments(point, x, out) if part is not None]
+    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point, x)
     kernel = "step_epilogue_states_kernel" if with_states(point) else "step_epilogue_kernel"
-    return launcher(SOURCE, kernel, (blocks, warps_per_row(point)), THREADS, *parts)
+    return launcher(SOURCE, kernel, (blocks, warps_per_row(point)), THREADS, *arguments)

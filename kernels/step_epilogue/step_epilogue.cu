@@ -2,7 +2,7 @@
 // grid clear the tails. triton.py says why blocks do not specialise. Further warps of a long row (blockIdx.y > 0) only
 // shift its tokens; what they read is by row or never written.
 //
-// output_bin_counts may be null. prompt_lens and all_token_ids may be in mapped pinned memory. Grid: x =
+// prompt_lens and all_token_ids may be in mapped pinned memory. Grid: x =
 // max(ceil(num_reqs_padded / 4), ceil((max_num_seqs + 1 - num_reqs) / THREADS)) blocks of THREADS, y = strips of a row.
 //
 // Versions on an H200, slowest first:
@@ -20,62 +20,102 @@
 
 constexpr int THREADS = 128;
 
+namespace step_epilogue {
+
+// Those of the parts that the kernel reads, in the order of their first use: launches this short notice each further
+// cache line of parameters. output_bin_counts may be null; state_columns_before is, without states.
+struct Inputs {
+    const int* query_start_loc;
+    const long long* idx_mapping;
+    const int* target_input_ids;
+    const long long* target_positions;
+    const int* next_prefill_tokens;
+    const int* seq_lens;
+    const int* cu_num_logits;
+    const int* num_sampled;
+    const long long* sampled_tokens;
+    const int* prompt_lens;
+    const int* total_len;
+    const int* num_computed_tokens;
+    const int* output_bin_counts;
+    const int* state_columns_before;
+};
+
+// moves: null without states.
+struct Outputs {
+    int* num_sampled;
+    int* num_rejected;
+    int* num_computed_tokens;
+    int* total_len;
+    long long* last_sampled_tokens;
+    int* all_token_ids;
+    int* output_bin_counts;
+    int* num_accepted_tokens;
+    int* input_ids;
+    long long* positions;
+    int* seq_lens;
+    long long* last_token_indices;
+    int* query_start_loc;
+    long long* current_draft_step;
+    int* moves;
+};
+
+// tokens_stride: elements between two rows of the sampled tokens. mamba_block_size: tokens of a state.
+struct Sizes {
+    int num_reqs, num_reqs_padded, max_num_seqs, tokens_stride, history_len, vocab_size, mamba_block_size;
+};
+
+}  // namespace step_epilogue
+
+using namespace step_epilogue;
+
 // STATES: whether the model has recurrent states.
 template <bool STATES>
-__device__ __forceinline__ void epilogue(
-    const post_update::Arguments& update, const draft_inputs::Arguments& drafter,
-    const mamba_align_step::Arguments& states) {
-    post_update::Inputs x = update.x;
-    x.new_drafts = nullptr;  // known when it is compiled: no registers for drafts
+__device__ __forceinline__ void epilogue(const Inputs& x, const Outputs& out, const Sizes& n) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
-    const int num_reqs = drafter.n.num_reqs, last_end = load(x.query_start_loc + num_reqs);
-    if (b < update.n.num_reqs_padded) {
+    const int last_end = load(x.query_start_loc + n.num_reqs);
+    if (b < n.num_reqs_padded) {
         const int start = load(x.query_start_loc + b), query = load(x.query_start_loc + b + 1) - start;
         const long long s = load(x.idx_mapping + b), slot = max(s, 0ll);
         if (blockIdx.y > 0) {
-            if (b >= num_reqs || (int)blockIdx.y * 32 >= query) return;
-            const draft_inputs::Shifted first =
-                draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, query, drafter.x);
+            if (b >= n.num_reqs || (int)blockIdx.y * 32 >= query) return;
+            const draft_inputs::Shifted first = draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, query, x);
             // prompt_lens may be read over the bus.
             int rejected = x.cu_num_logits[b + 1] - x.cu_num_logits[b] - x.num_sampled[b];
             if (rejected != 0 && x.seq_lens[b] < x.prompt_lens[slot]) rejected = 0;
             draft_inputs::shift_row(
-                b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, first, drafter.x, drafter.out);
+                b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, first, x, out);
             return;
         }
-        const draft_inputs::Shifted first =
-            draft_inputs::load_shifted(start, lane, b < num_reqs ? query : 0, drafter.x);
-        const int prompt_token = load(drafter.x.next_prefill_tokens + slot), length = load(x.seq_lens + b);
+        const draft_inputs::Shifted first = draft_inputs::load_shifted(start, lane, b < n.num_reqs ? query : 0, x);
+        const int prompt_token = load(x.next_prefill_tokens + slot), length = load(x.seq_lens + b);
         int column = 0;
-        if (STATES) column = load(states.x.state_columns_before + slot);
-        const post_update::Row row = post_update::update(b, lane, s, query, length, x, update.out, update.n);
+        if (STATES) column = load(x.state_columns_before + slot);
+        const post_update::Row row = post_update::update<false>(b, lane, s, query, length, x, out, n);
         if (lane == 0 && row.s >= 0) {
             int count = max(row.ns, 1);
             if (STATES)
-                count = mamba_align_step::freeze(b, row.computed, column, count, states.out.moves, states.n.block_size);
-            update.out.num_accepted_tokens[row.s] = count;
+                count = mamba_align_step::freeze(b, row.computed, column, count, out.moves, n.mamba_block_size);
+            out.num_accepted_tokens[row.s] = count;
         } else if (STATES && lane == 0) {
-            mamba_align_step::store_move(states.out.moves, b, false, 0, 0, 0);
+            mamba_align_step::store_move(out.moves, b, false, 0, 0, 0);
         }
-        if (b < num_reqs) {
+        if (b < n.num_reqs) {
             int token = prompt_token;
-            if (lane == 0 && row.ns > 0)
-                token = (int)x.sampled_tokens[(long long)b * update.n.tokens_stride + row.ns - 1];
-            draft_inputs::shift_row(
-                b, lane, 0, gridDim.y, start, query - row.nr, token, length, first, drafter.x, drafter.out);
+            if (lane == 0 && row.ns > 0) token = (int)x.sampled_tokens[(long long)b * n.tokens_stride + row.ns - 1];
+            draft_inputs::shift_row(b, lane, 0, gridDim.y, start, query - row.nr, token, length, first, x, out);
         }
     }
     // After the row, whose chain of loads is longer.
-    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, last_end, drafter.out, drafter.n);
+    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, last_end, out, n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_kernel(
-    const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter) {
-    epilogue<false>(update, drafter, {});
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    epilogue<false>(x, out, n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_states_kernel(
-    const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter,
-    const __grid_constant__ mamba_align_step::Arguments states) {
-    epilogue<true>(update, drafter, states);
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    epilogue<true>(x, out, n);
 }
