@@ -28,7 +28,7 @@ def source() -> SimpleNamespace:
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel."""
     kernel, grid = source()._gather_block_tables_kernel, (point.num_groups, rows_to_write(point))
-    sources, targets = (addresses(group_tables(point, flat)) for flat in (x.source, out.target))
+    sources, targets = (addresses(group_tables(point, flat)) for flat in (x.tables, out.block_tables))
     counts, rows, masked = x.num_blocks, len(x.idx_mapping), any(reaches(point))
 
     def launch() -> None:
@@ -53,14 +53,14 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant("gather_block_tables", requires=NEEDS, known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's BlockTables.gather_block_tables, as the model runner calls it."""
-    gather, targets = source().gather_block_tables, group_tables(point, out.target)
+    gather, targets = source().gather_block_tables, group_tables(point, out.block_tables)
     tables = SimpleNamespace(
         num_kv_cache_groups=point.num_groups,
         has_sliding_window_groups=any(reaches(point)),
         sliding_window_reach=x.reach,
         input_block_tables=targets,
         input_block_table_ptrs=addresses(targets),
-        block_table_ptrs=addresses(group_tables(point, x.source)),
+        block_table_ptrs=addresses(group_tables(point, x.tables)),
         block_table_strides=x.widths,
         block_sizes_tensor=x.block_sizes,
         num_blocks=SimpleNamespace(gpu=x.num_blocks),

@@ -43,8 +43,8 @@ def set_up(
     windows: Sequence[int] | None = None,
 ) -> Callable[[], None]:
     """Default rows and windows: those of the point."""
-    sources, targets = group_tables(point, x.source), group_tables(point, out.target)
-    columns = torch.arange(max(table.shape[1] for table in sources), dtype=torch.int32, device=out.target.device)
+    sources, targets = group_tables(point, x.tables), group_tables(point, out.block_tables)
+    columns = torch.arange(max(table.shape[1] for table in sources), dtype=torch.int32, device=out.block_tables.device)
     sizes, count = group_block_sizes(point), rows_to_write(point) if rows is None else rows
     reach = reaches(point) if windows is None else windows
     return lambda: fill(x, sources, targets, columns, sizes, reach, count)
@@ -68,4 +68,4 @@ _EXAMPLES = (
 @variant("gather_block_tables", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the operator chain."""
-    return set_up(point, x, out, compiled(fill, set_up, operator, _EXAMPLES, out.target.device))
+    return set_up(point, x, out, compiled(fill, set_up, operator, _EXAMPLES, out.block_tables.device))

@@ -57,6 +57,6 @@ def source_masked_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[]
 
     def launch() -> None:
         chain()
-        x.source.clamp_(max=1 << 24)
+        x.tables.clamp_(max=1 << 24)
 
     return launch

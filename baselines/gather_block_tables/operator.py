@@ -98,7 +98,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     owned, on_device = slots.num_blocks(point, step), point.memory == "device"
     return Inputs(
         idx_mapping=step.idx_mapping[: slots.num_real(point)].clone(),
-        source=slots.make_tables(point, step, seed),
+        tables=slots.make_tables(point, step, seed),
         num_computed_tokens=step.num_computed_tokens,
         starts=torch.tensor(slots.table_starts(point)[:-1]),
         widths=torch.tensor(slots.group_widths(point)),
@@ -114,7 +114,7 @@ def make_outputs(point: Point) -> Outputs:
 
 
 def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    tables = slots.group_tables(point, out.target)
+    tables = slots.group_tables(point, out.block_tables)
     return {f"group {g}": table[: point.batch_size] for g, table in enumerate(tables)}
 
 
@@ -126,9 +126,9 @@ def _null_columns(x: Inputs, g: int, s: int) -> int:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    value = torch.zeros_like(x.source)
+    value = torch.zeros_like(x.tables)
     untouched, may_keep = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
-    parts = [slots.group_tables(point, flat) for flat in (x.source, value, untouched, may_keep)]
+    parts = [slots.group_tables(point, flat) for flat in (x.tables, value, untouched, may_keep)]
     for g, (source, table, kept, not_read) in enumerate(zip(*parts, strict=True)):
         for b, s in enumerate(x.idx_mapping.tolist()):
             null, owned = _null_columns(x, g, s), int(x.num_blocks[g, s])
@@ -136,7 +136,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             kept[b], not_read[b, owned:] = False, True
         for b in range(len(x.idx_mapping), rows_to_write(point)):
             kept[b] = False
-    return {"target": Expected(value, untouched, may_keep)}
+    return {"block_tables": Expected(value, untouched, may_keep)}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:

@@ -178,8 +178,8 @@ GATHER_BLOCK_TABLES = PARTS.binding(
     tables_part,
     needs=("seq_lens",),
     builds=tables,
-    outputs=lambda point, state, out: replace(out, target=state.slots.block_tables),
-    consumed=lambda point, state, out: gathered(point, state, out.target),
+    outputs=lambda point, state, out: replace(out, block_tables=state.slots.block_tables),
+    consumed=lambda point, state, out: gathered(point, state, out.block_tables),
 )
 COMPUTE_SLOT_MAPPINGS = PARTS.binding(
     BINDING,

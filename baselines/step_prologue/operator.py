@@ -176,9 +176,7 @@ tables_part = Part(
     lambda point: _at(gather_block_tables.operator, point),
     reads={
         "idx_mapping": lambda point, x, out: x.idx_mapping[: slots.num_real(point)],
-        "source": lambda point, x, out: x.tables,
     },
-    writes={"target": "block_tables"},
     shared=lambda point, x: 8 * slots.num_real(point),  # idx_mapping
 )
 #: Over the positions that step_inputs has written.

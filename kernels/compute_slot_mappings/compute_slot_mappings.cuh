@@ -30,12 +30,6 @@ struct Sizes {
     int num_reqs_padded, max_num_batched_tokens, tokens_per_row, cp_size, cp_rank, cp_interleave;
 };
 
-struct Arguments {
-    Inputs x;
-    Outputs out;
-    Sizes n;
-};
-
 // Positions of tokens as they were written. In a steady decode all rows have as many tokens, so a row's start can be
 // guessed, and its first positions are loaded with its boundaries instead of a memory latency after them.
 struct Written {
@@ -62,16 +56,18 @@ struct Counted {
 
 // thread: index in the `threads` of a group's part. strip, strips: long rows are shared by as many warps, 32 tokens in
 // turn. The threads also clear the tail, from the real number of tokens on.
-template <bool RANKS, class Positions>
+template <bool RANKS, class Positions, class In, class Out, class N>
 __device__ __forceinline__ void map_rows(
-    int g, int thread, int threads, int strip, int strips, const Positions positions, const Inputs& x,
-    const Outputs& out, const Sizes& n) {
+    int g, int thread, int threads, int strip, int strips, const Positions positions, const In& x, const Out& out,
+    const N& n) {
     long long* target = out.slot_mappings + (long long)g * n.max_num_batched_tokens;
     const int b = thread >> 5, lane = thread & 31, rows = n.num_reqs_padded;
     const int tail = load_in_order(x.query_start_loc + rows), block_size = load_in_order(x.block_sizes + g);
     const int early = positions.early(min(b, rows), lane);
     const long long table_start = load_in_order(x.starts + g), width = load_in_order(x.widths + g);
-    const bool on = load_in_order(x.enabled + g), split = RANKS && x.sharded[g];
+    const bool on = load_in_order(x.enabled + g);
+    bool split = false;
+    if constexpr (RANKS) split = x.sharded[g];
     int start = 0, end = 0;
     long long s = -1;
     if (b < rows) {
@@ -87,11 +83,13 @@ __device__ __forceinline__ void map_rows(
         if (known) {
             int position = positions.at(t, b, t - start, s, early);
             bool is_local = true;
-            if (split) {
-                const int ranks = n.cp_size, interleave = n.cp_interleave, own = position % (block_size * ranks);
-                is_local = own / interleave % ranks == n.cp_rank;
-                position = position / (block_size * ranks) * block_size;
-                position += own / (interleave * ranks) * interleave + own % interleave;
+            if constexpr (RANKS) {
+                if (split) {
+                    const int ranks = n.cp_size, interleave = n.cp_interleave, own = position % (block_size * ranks);
+                    is_local = own / interleave % ranks == n.cp_rank;
+                    position = position / (block_size * ranks) * block_size;
+                    position += own / (interleave * ranks) * interleave + own % interleave;
+                }
             }
             if (is_local) slot = __ldg(table + position / block_size) * block_size + position % block_size;
         }

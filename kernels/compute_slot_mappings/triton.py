@@ -89,7 +89,9 @@ def map_rows(
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     known = tl.where(tl.load(x.enabled + g) != 0, s, -1) >= 0
     table = x.tables + tl.load(x.starts + g) + s * tl.load(x.widths + g)
-    block_size, is_sharded = tl.load(x.block_sizes + g), tl.load(x.sharded + g) != 0
+    block_size, is_sharded = tl.load(x.block_sizes + g), None
+    if RANKS > 1:
+        is_sharded = tl.load(x.sharded + g) != 0
     if num_computed_tokens is not None:
         computed = tl.load(num_computed_tokens + s, mask=s >= 0, other=0)
     lanes = tl.arange(0, LANES)

@@ -13,7 +13,7 @@ from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.decode_flatten.triton import STRIP_SIZES, request_grid, sizes
+from kernels.decode_flatten.triton import INPUTS, STRIP_SIZES, request_grid, sizes
 
 SOURCE = Path(__file__).with_name("decode_flatten.cu")
 #: As in the CUDA source.
@@ -49,7 +49,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
     width = access_width(x, out)
     kernel = f"decode_flatten_{'' if out.indices is None else 'index_'}kernel_vec{width}"
-    arguments = bundle(x), bundle(out), cuda_sizes(point, x, out)
+    arguments = bundle(x, *INPUTS), bundle(out), cuda_sizes(point, x, out)
     return launcher(SOURCE, kernel, request_grid(x, out, THREADS * width), THREADS, *arguments)
 
 
@@ -60,6 +60,7 @@ def by_slot(
     idx_mapping: [B] int64, the slot of each request; -1 = none.
     """
     width = access_width(x, out)
-    arguments = bundle(replace(x, seq_lens=num_computed_tokens)), bundle(out), cuda_sizes(point, x, out), idx_mapping
+    by_slot = bundle(replace(x, seq_lens=num_computed_tokens), *INPUTS)
+    arguments = by_slot, bundle(out), cuda_sizes(point, x, out), idx_mapping
     grid = request_grid(x, out, THREADS * width)
     return launcher(SOURCE, f"decode_flatten_slots_kernel_vec{width}", grid, THREADS, *arguments)

@@ -45,7 +45,6 @@ struct Inputs {
     const int* seq_lens;
     const int* query_start_loc;
     const int* block_table;
-    int num_decode_tokens;
 };
 
 // indices and request_lens may be null.
@@ -62,29 +61,23 @@ struct Sizes {
     int num_reqs, num_tokens, max_num_batched_tokens, columns, block_size, source_stride, table_stride;
 };
 
-struct Arguments {
-    Inputs x;
-    Outputs out;
-    Sizes n;
-};
-
-// BY_SLOT: idx_mapping holds the slot of each request (-1: none), x.block_table is by slot, and x.seq_lens are the
-// lengths before the step, by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
+// BY_SLOT: idx_mapping holds the slot of each request (-1: none), block_table is by slot, and seq_lens are the lengths
+// before the step, by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
 template <int VECTOR, bool BY_SLOT = false>
 __device__ __forceinline__ void flatten(
-    int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n,
-    const long long* idx_mapping = nullptr) {
+    int b, int strip, int strips, const int* seq_lens, const int* query_start_loc, const int* block_table,
+    const Outputs& out, const Sizes& n, const long long* idx_mapping = nullptr) {
     using Entries = typename Access<VECTOR>::Type;
     if (b < n.num_reqs) {
         const long long owner = BY_SLOT ? max(__ldg(idx_mapping + b), 0ll) : b;
-        const int* row = x.block_table + owner * n.source_stride;
+        const int* row = block_table + owner * n.source_stride;
         int column = (strip * THREADS + threadIdx.x) * VECTOR;
         Entries entries;
         const bool early = strip == 0 && column < n.columns;
         if (early) entries = __ldg(reinterpret_cast<const Entries*>(row + column));
 
-        const int start = __ldg(x.query_start_loc + b), end = __ldg(x.query_start_loc + b + 1);
-        const int seq_len = __ldg(x.seq_lens + owner) + (BY_SLOT ? end - start : 0);
+        const int start = __ldg(query_start_loc + b), end = __ldg(query_start_loc + b + 1);
+        const int seq_len = __ldg(seq_lens + owner) + (BY_SLOT ? end - start : 0);
         // Rows past T would be out of bounds; a legal batch has none. No early exit for padding requests: the compiler
         // would wait for these two loads before it issues the load of seq_len. Without rows the loops below end at
         // once.
@@ -112,7 +105,7 @@ __device__ __forceinline__ void flatten(
         return;
     }
 
-    const int actual = __ldg(x.query_start_loc + n.num_reqs);
+    const int actual = __ldg(query_start_loc + n.num_reqs);
     const int begin = (((b - n.num_reqs) * strips + strip) * THREADS + threadIdx.x) * VECTOR;
     if (begin >= actual && begin >= n.num_tokens && begin + VECTOR <= n.max_num_batched_tokens) {
         *reinterpret_cast<Entries*>(out.lens + begin) = Access<VECTOR>::zero();

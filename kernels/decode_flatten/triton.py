@@ -127,6 +127,10 @@ def request_grid(x: Inputs, out: Outputs, ints_per_block: int) -> tuple[int, int
     return batch_size + cdiv(cdiv(out.lens.numel(), ints_per_block), strips), strips
 
 
+#: Fields of the inputs that the fused kernels read.
+INPUTS = ("seq_lens", "query_start_loc", "block_table")
+
+
 class Sizes(NamedTuple):
     """num_tokens: rows of the expanded table. columns: those that are copied of a row."""
 
@@ -145,7 +149,9 @@ def flatten_rows(
     request,
     strip,
     strips,
-    x,
+    seq_lens,
+    query_start_loc,
+    block_table,
     out,
     n,
     source_stride,
@@ -156,7 +162,7 @@ def flatten_rows(
 ):
     """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear.
 
-    idx_mapping: None, or the slot of each request (-1: none), where ``x.block_table`` is by slot and ``x.seq_lens`` the
+    idx_mapping: None, or the slot of each request (-1: none), where ``block_table`` is by slot and ``seq_lens`` the
     lengths before the step, by slot.
     """
     lanes = tl.arange(0, COLUMNS)
@@ -164,12 +170,12 @@ def flatten_rows(
         owner = request.to(tl.int64)
         if idx_mapping is not None:
             owner = tl.maximum(tl.load(idx_mapping + request), 0)
-        row = x.block_table + owner * source_stride
+        row = block_table + owner * source_stride
         # Load the first strip before the lengths are known: one memory latency instead of two. Later ones are rare.
         entries = tl.load(row + lanes, mask=lanes < n.columns - strip * n.columns, other=0)
-        start = tl.load(x.query_start_loc + request)
-        decode_len = tl.load(x.query_start_loc + request + 1) - start
-        seq_len = tl.load(x.seq_lens + owner)
+        start = tl.load(query_start_loc + request)
+        decode_len = tl.load(query_start_loc + request + 1) - start
+        seq_len = tl.load(seq_lens + owner)
         if idx_mapping is not None:
             seq_len += decode_len
         rows = tl.minimum(decode_len, n.num_tokens - start)
@@ -199,7 +205,7 @@ def flatten_rows(
                 for j in range(rows):
                     tl.store(first + j * table_stride + column + lanes, entries, mask=inside)
     else:
-        actual = tl.load(x.query_start_loc + n.num_reqs)
+        actual = tl.load(query_start_loc + n.num_reqs)
         token = ((request - n.num_reqs) * strips + strip) * COLUMNS + lanes
         padding = (token >= actual) & (token < n.num_tokens)
         zeros = tl.zeros((COLUMNS,), tl.int32)
@@ -213,7 +219,8 @@ def flatten_rows(
 @triton.jit
 def decode_flatten_kernel(x, out, n, source_stride, table_stride, BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr):
     request, strip, strips = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    flatten_rows(request, strip, strips, x, out, n, source_stride, table_stride, BLOCK_SIZE, COLUMNS)
+    lens, starts, table = x.seq_lens, x.query_start_loc, x.block_table
+    flatten_rows(request, strip, strips, lens, starts, table, out, n, source_stride, table_stride, BLOCK_SIZE, COLUMNS)
 
 
 @variant("decode_flatten", sizes=STRIP_SIZES)
@@ -222,7 +229,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     another batch size or table width; of row strides only 1 and divisibility by 16 matter.
     """
     grid = request_grid(x, out, COLUMNS_PER_PROGRAM)
+    arguments = bundle(x, *INPUTS), bundle(out), sizes(x, out)
     # Outside the bundles, as Triton shall specialise on them: rows are then known to be aligned.
     strides = x.block_table.stride(0), out.block_table.stride(0)
     tile = {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS_PER_PROGRAM, "num_warps": 4}
-    return fixed_launch(decode_flatten_kernel, grid, bundle(x), bundle(out), sizes(x, out), *strides, **tile)
+    return fixed_launch(decode_flatten_kernel, grid, *arguments, *strides, **tile)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+import torch
 
 from baselines.decode_step.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
@@ -14,21 +17,21 @@ from harness.launch import replayed
 from kernels.decode_flatten import cuda as decode_flatten
 from kernels.decode_flatten.cuda import access_width
 from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
-from kernels.decode_step.triton import Sizes, sizes
+from kernels.decode_step.triton import INPUTS, OUTPUTS, sizes
 
 SOURCE = Path(__file__).with_name("decode_step.cu")
 #: As in the CUDA source.
 THREADS = 256
-#: Fields of Outputs that the kernel takes: all that a decode step has.
-OUTPUTS = ("lens", "decode_lens", "block_table", "schedule", "tile_scheduler_metadata", "num_splits")
-
 #: From THREADS - 1 SMs on, one more block writes the schedule.
 SIZES = STRIP_SIZES | {"num_sms": (THREADS - 1,)}
 
 
-def cuda_sizes(point: Point, x: Inputs, out: Outputs, num_schedulers: int) -> Sizes:
-    """With strides and block size among those of decode_flatten."""
-    return sizes(point, x, out, num_schedulers)._replace(flatten=decode_flatten.cuda_sizes(point, x, out))
+class Tables(NamedTuple):
+    """What flattening takes further: the table of the requests, and that of the tokens. flatten: of decode_flatten."""
+
+    block_table: torch.Tensor
+    expanded_block_table: torch.Tensor
+    flatten: decode_flatten.CudaSizes
 
 
 @variant("decode_step", requires=GPU, sources=SOURCE, sizes=SIZES)
@@ -36,15 +39,16 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, with the device functions of the operators' own kernels."""
     size = point.batch_size
     num_schedulers = 1 + cdiv(point.num_sms + 1, THREADS)
-    arguments = bundle(x), bundle(out, *OUTPUTS), cuda_sizes(point, x, out, num_schedulers)
+    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point, x, num_schedulers)
     many = "one" if size <= THREADS else "many"
     if point.decode_path == "native":
         blocks = num_schedulers + cdiv(size * point.max_decode_len, THREADS)
         return launcher(SOURCE, f"decode_step_native_{many}_kernel", blocks, THREADS, *arguments)
     vector = access_width(x, out)
+    tables = Tables(x.block_table, out.block_table, decode_flatten.cuda_sizes(point, x, out))
     across, strips = request_grid(x, out, THREADS * vector)
     kernel = f"decode_step_flatten_{many}_kernel_vec{vector}"
-    return launcher(SOURCE, kernel, (num_schedulers + across, strips), THREADS, *arguments)
+    return launcher(SOURCE, kernel, (num_schedulers + across, strips), THREADS, *arguments, tables)
 
 
 @variant("decode_step", requires=GPU, sources=SOURCE, sizes=SIZES)

@@ -19,10 +19,10 @@
 using namespace decode_step;
 
 template <int VECTOR, bool MANY>
-__device__ __forceinline__ void flatten_step(const Inputs& x, const Outputs& out, const Sizes& n) {
+__device__ __forceinline__ void flatten_step(const Inputs& x, const Outputs& out, const Sizes& n, const Tables& tables) {
     const int b = (int)blockIdx.x - n.num_schedulers;
     if (b >= 0) {
-        flatten<VECTOR>(b, blockIdx.y, gridDim.y, x, out, n);
+        flatten<VECTOR>(b, blockIdx.y, gridDim.y, x.seq_lens, x.query_start_loc, out, tables);
     } else if (blockIdx.y == 0) {
         const paged_mqa_schedule::Tokens<const int*> work{x.seq_lens, x.query_start_loc, n.schedule.num_queries};
         schedule<MANY>(x.seq_lens, work, out, n);
@@ -43,10 +43,11 @@ __device__ __forceinline__ void native_step(const Inputs& x, const Outputs& out,
 // too many for the short paths of the tile schedule.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define ARGUMENTS const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n
+#define WITH_TABLES ARGUMENTS, const __grid_constant__ Tables tables
 
-KERNEL decode_step_flatten_one_kernel_vec4(ARGUMENTS) { flatten_step<4, false>(x, out, n); }
-KERNEL decode_step_flatten_many_kernel_vec4(ARGUMENTS) { flatten_step<4, true>(x, out, n); }
-KERNEL decode_step_flatten_one_kernel_vec1(ARGUMENTS) { flatten_step<1, false>(x, out, n); }
-KERNEL decode_step_flatten_many_kernel_vec1(ARGUMENTS) { flatten_step<1, true>(x, out, n); }
+KERNEL decode_step_flatten_one_kernel_vec4(WITH_TABLES) { flatten_step<4, false>(x, out, n, tables); }
+KERNEL decode_step_flatten_many_kernel_vec4(WITH_TABLES) { flatten_step<4, true>(x, out, n, tables); }
+KERNEL decode_step_flatten_one_kernel_vec1(WITH_TABLES) { flatten_step<1, false>(x, out, n, tables); }
+KERNEL decode_step_flatten_many_kernel_vec1(WITH_TABLES) { flatten_step<1, true>(x, out, n, tables); }
 KERNEL decode_step_native_one_kernel(ARGUMENTS) { native_step<false>(x, out, n); }
 KERNEL decode_step_native_many_kernel(ARGUMENTS) { native_step<true>(x, out, n); }

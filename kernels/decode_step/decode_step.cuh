@@ -14,30 +14,31 @@ constexpr int THREADS = 256;
 static_assert(THREADS == decode_flatten::THREADS, "of one block");
 static_assert(THREADS == mla_tile_schedule::THREADS && THREADS == paged_mqa_schedule::THREADS, "of one block");
 
-using Inputs = decode_flatten::Inputs;
+struct Inputs {
+    const int* seq_lens;
+    const int* query_start_loc;
+};
 
 struct Outputs {
     int* lens;
     int* decode_lens;
-    int* block_table;
     int* schedule;
     int* tile_scheduler_metadata;
     int* num_splits;
 };
 
-// num_schedulers: blocks in front. schedule, tiles, flatten: of the parts. width: columns of (B, L), L.
+// num_schedulers: blocks in front. width: columns of (B, L), L. tiles, schedule: of the parts.
 struct Sizes {
-    int num_schedulers;
-    paged_mqa_schedule::Sizes schedule;
+    int num_schedulers, width;
     mla_tile_schedule::Sizes tiles;
-    decode_flatten::Sizes flatten;
-    int width;
+    paged_mqa_schedule::Sizes schedule;
 };
 
-struct Arguments {
-    Inputs x;
-    Outputs out;
-    Sizes n;
+// What flattening takes further: the table of the requests, and that of the tokens. flatten: of the part.
+struct Tables {
+    const int* block_table;
+    int* expanded_block_table;
+    decode_flatten::Sizes flatten;
 };
 
 // One of the blocks in front. lengths: of the requests. work: the weight of a request for the paged-MQA kernel.
@@ -63,10 +64,12 @@ __device__ __forceinline__ void native_entry(
 
 template <int VECTOR, bool BY_SLOT = false>
 __device__ __forceinline__ void flatten(
-    int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n,
+    int b, int strip, int strips, const int* seq_lens, const int* query_start_loc, const Outputs& out,
+    const Tables& tables,
     const long long* idx_mapping = nullptr) {
-    const decode_flatten::Outputs rows{out.lens, out.decode_lens, out.block_table, nullptr, nullptr};
-    decode_flatten::flatten<VECTOR, BY_SLOT>(b, strip, strips, x, rows, n.flatten, idx_mapping);
+    const decode_flatten::Outputs rows{out.lens, out.decode_lens, tables.expanded_block_table, nullptr, nullptr};
+    decode_flatten::flatten<VECTOR, BY_SLOT>(
+        b, strip, strips, seq_lens, query_start_loc, tables.block_table, rows, tables.flatten, idx_mapping);
 }
 
 }  // namespace decode_step

@@ -46,25 +46,31 @@ ENTRIES = 256
 NUM_WARPS = 8
 
 
+#: Fields of the inputs and outputs that the kernels read, and further ones on the flatten path, of which the last two
+#: are None.
+INPUTS = ("seq_lens", "query_start_loc")
+OUTPUTS = ("lens", "decode_lens", "schedule", "tile_scheduler_metadata", "num_splits")
+FLATTEN_OUTPUTS = ("block_table", "indices", "request_lens")
+
+
 class Sizes(NamedTuple):
-    """num_schedulers: programs in front. schedule, tiles, flatten: of the parts. width: columns of (B, L), L."""
+    """num_schedulers: programs in front. width: columns of (B, L), L. tiles, schedule: of the parts."""
 
     num_schedulers: int
-    schedule: paged_mqa_schedule.Sizes
-    tiles: mla_tile_schedule.Sizes
-    flatten: decode_flatten.Sizes
     width: int
+    tiles: mla_tile_schedule.Sizes
+    schedule: paged_mqa_schedule.Sizes
 
 
-def sizes(point: Point, x: Inputs, out: Outputs, num_schedulers: int) -> Sizes:
-    """x, out: of the step, whose path decides what the paged-MQA schedule is over."""
+def sizes(point: Point, x: Inputs, num_schedulers: int) -> Sizes:
+    """x: of the step, whose path decides what the paged-MQA schedule is over."""
     batch_size, width = point.batch_size, point.max_decode_len
     if point.decode_path == "flatten":
         schedule = paged_mqa_schedule.sizes(point, batch_size, width, x.num_decode_tokens)
     else:
         atoms = schedule_point(point, "native").atoms
         schedule = paged_mqa_schedule.sizes(point, batch_size, atoms, batch_size * atoms)
-    return Sizes(num_schedulers, schedule, mla_tile_schedule.sizes(point, x), decode_flatten.sizes(x, out), width)
+    return Sizes(num_schedulers, width, mla_tile_schedule.sizes(point, x), schedule)
 
 
 @triton.jit
@@ -90,6 +96,8 @@ def decode_step_flatten_kernel(
     x,
     out,
     n,
+    block_table,
+    flatten,
     source_stride,
     table_stride,
     BLOCK_SIZE: tl.constexpr,
@@ -100,7 +108,20 @@ def decode_step_flatten_kernel(
     program, strip = tl.program_id(0), tl.program_id(1)
     if program >= n.num_schedulers:
         request, strips = program - n.num_schedulers, tl.num_programs(1)
-        flatten_rows(request, strip, strips, x, out, n.flatten, source_stride, table_stride, BLOCK_SIZE, COLUMNS)
+        flatten_rows(
+            request,
+            strip,
+            strips,
+            x.seq_lens,
+            x.query_start_loc,
+            block_table,
+            out,
+            flatten,
+            source_stride,
+            table_stride,
+            BLOCK_SIZE,
+            COLUMNS,
+        )
     elif strip == 0:
         build_schedule(program, x.seq_lens, x.query_start_loc, out, n, True, SCHEDULE, TILES)
 
@@ -130,11 +151,12 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     num_schedulers = 1 + programs
     tiles = mla_tile_schedule.tiling(point.batch_size, point.num_sm_parts, point.layout)
     shapes = {"SCHEDULE": schedule, "TILES": tiles, "num_warps": NUM_WARPS}
-    arguments = bundle(x), bundle(out), sizes(point, x, out, num_schedulers)
+    inputs, n = bundle(x, *INPUTS), sizes(point, x, num_schedulers)
     if point.decode_path == "flatten":
         across, strips = decode_flatten.request_grid(x, out, COLUMNS)
-        grid, strides = (num_schedulers + across, strips), (x.block_table.stride(0), out.block_table.stride(0))
+        tables = x.block_table, decode_flatten.sizes(x, out), x.block_table.stride(0), out.block_table.stride(0)
+        arguments = inputs, bundle(out, *OUTPUTS, *FLATTEN_OUTPUTS), n, *tables
         shapes |= {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS}
-        return fixed_launch(decode_step_flatten_kernel, grid, *arguments, *strides, **shapes)
+        return fixed_launch(decode_step_flatten_kernel, (num_schedulers + across, strips), *arguments, **shapes)
     grid = (num_schedulers + cdiv(point.batch_size * point.max_decode_len, ENTRIES),)
-    return fixed_launch(decode_step_native_kernel, grid, *arguments, ENTRIES=ENTRIES, **shapes)
+    return fixed_launch(decode_step_native_kernel, grid, inputs, bundle(out, *OUTPUTS), n, ENTRIES=ENTRIES, **shapes)

@@ -54,14 +54,14 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def launch() -> None:
         gather_block_tables_rows_kernel[grid](
             x.idx_mapping,
-            x.source,
+            x.tables,
             x.num_computed_tokens,
             x.starts,
             x.widths,
             x.block_sizes,
             x.reach,
             x.num_blocks,
-            out.target,
+            out.block_tables,
             len(x.idx_mapping),
             point.max_num_seqs,
             CHUNK=CHUNK,

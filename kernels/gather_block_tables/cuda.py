@@ -20,7 +20,7 @@ THREADS = 128
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, 16 bytes per thread where rows are aligned to them."""
     aligned = all(size % 4 == 0 for size in (*group_widths(point), *table_starts(point)))
-    aligned = aligned and x.source.data_ptr() % 16 == out.target.data_ptr() % 16 == 0
+    aligned = aligned and x.tables.data_ptr() % 16 == out.block_tables.data_ptr() % 16 == 0
     vector = 4 if aligned else 1
     grid = (rows_to_write(point), strips_of(point, THREADS * vector), point.num_groups)
     arguments = bundle(x), bundle(out), sizes(point, x)

@@ -14,7 +14,7 @@ constexpr int EARLY = 128;
 
 struct Inputs {
     const long long* idx_mapping;
-    const int* source;
+    const int* tables;
     const int* num_computed_tokens;
     const long long* starts;
     const long long* widths;
@@ -24,25 +24,19 @@ struct Inputs {
 };
 
 struct Outputs {
-    int* target;
+    int* block_tables;
 };
 
 struct Sizes {
     int num_reqs, max_num_seqs;
 };
 
-struct Arguments {
-    Inputs x;
-    Outputs out;
-    Sizes n;
-};
-
-template <int VECTOR>
+template <int VECTOR, class In, class Out, class N>
 __device__ __forceinline__ void gather(
-    int b, int column, int threads, int g, const Inputs& x, const Outputs& out, const Sizes& n) {
+    int b, int column, int threads, int g, const In& x, const Out& out, const N& n) {
     int first = column * VECTOR;
     const long long start = load(x.starts + g), width = load(x.widths + g);
-    int* row = out.target + start + b * width;
+    int* row = out.block_tables + start + b * width;
     int end = (int)width, null = 0;
     const int* from = row;
     bool early = false;
@@ -50,7 +44,7 @@ __device__ __forceinline__ void gather(
     if (b < n.num_reqs) {
         const long long s = load(x.idx_mapping + b);
         const int window = load(x.reach + g), block_size = load(x.block_sizes + g);
-        from = x.source + start + s * width;
+        from = x.tables + start + s * width;
         early = VECTOR == 4 && column < EARLY && first < (int)width;
         if (early) loaded = load(reinterpret_cast<const int4*>(from + first));
         const int computed = load(x.num_computed_tokens + s);

@@ -43,12 +43,12 @@ def gather_row(b, strip, strips, g, x, out, n, COLUMNS: tl.constexpr):
     """Every strips-th strip of a row of group g."""
     lanes = tl.arange(0, COLUMNS)
     start, width = tl.load(x.starts + g), tl.load(x.widths + g)
-    row = out.target + start + b * width
+    row = out.block_tables + start + b * width
     if b < n.num_reqs:
         s = tl.load(x.idx_mapping + b)
         owned = tl.load(x.num_blocks + g * n.max_num_seqs + s)
         null = null_columns(tl.load(x.num_computed_tokens + s), tl.load(x.reach + g), tl.load(x.block_sizes + g))
-        source_row = x.source + start + s * width
+        source_row = x.tables + start + s * width
         begin = strip * COLUMNS
         if strip == 0:
             # Does not wait for the count. Of the other strips most have nothing to do.

@@ -15,9 +15,7 @@ struct Inputs {
     const int* state_columns_before;
     const int* num_accepted_tokens_before;
     const int* query_start_loc;
-    const int* seq_lens;
     const int* slot_tables;
-    const int* batch_tables;
 };
 
 struct Outputs {

@@ -23,6 +23,17 @@ from harness.launch import fixed_launch
 TILE, ROWS = 64, 64
 
 
+#: Fields of the inputs that the fused kernels read.
+INPUTS = (
+    "idx_mapping",
+    "num_computed_tokens",
+    "state_columns_before",
+    "num_accepted_tokens_before",
+    "query_start_loc",
+    "slot_tables",
+)
+
+
 class Sizes(NamedTuple):
     """width: columns of a table. slots_per_row: state slots of a row, 1 + k. block_size: tokens of a state."""
 
@@ -129,7 +140,7 @@ def tiling(point: Point, entries: int) -> Tile:
 @variant("mamba_align_step")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch per phase, where the engine takes six before the forward pass and two after sampling."""
-    rows, arguments = len(x.idx_mapping), (bundle(x), bundle(out), sizes(point, x))
+    rows, arguments = len(x.idx_mapping), (bundle(x, *INPUTS), bundle(out), sizes(point, x))
     if point.phase == "after_sampling":
         return fixed_launch(mamba_align_step_after_kernel, (cdiv(rows, ROWS),), *arguments, ROWS=ROWS, num_warps=2)
     tile = tiling(point, TILE)

@@ -41,14 +41,8 @@ struct Sizes {
     int num_reqs, max_num_seqs, k, history_len, look_ahead, new_tokens;
 };
 
-struct Arguments {
-    Inputs x;
-    Outputs out;
-    Sizes n;
-};
-
-__device__ __forceinline__ void prepare(
-    int thread, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n) {
+template <class In, class Out, class N>
+__device__ __forceinline__ void prepare(int thread, int strip, int strips, const In& x, const Out& out, const N& n) {
     if (strip == 0 && thread < n.max_num_seqs - n.num_reqs) out.seq_lens[n.num_reqs + thread] = 0;
 
     const int b = thread >> 5, lane = thread & 31;

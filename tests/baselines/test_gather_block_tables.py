@@ -17,8 +17,8 @@ def test_worked_example():
     x.idx_mapping.fill_(3)
     x.num_computed_tokens[3] = 70
     x.num_blocks[0, 3] = 6
-    group_tables(point, x.source)[0][3] = torch.tensor([11, 12, 13, 14, 15, 16, 17, 18])
-    expected = operator.reference(point, x)["target"]
+    group_tables(point, x.tables)[0][3] = torch.tensor([11, 12, 13, 14, 15, 16, 17, 18])
+    expected = operator.reference(point, x)["block_tables"]
     table, untouched, slack = (
         group_tables(point, part)[0] for part in (expected.value, expected.untouched, expected.may_keep)
     )
@@ -57,7 +57,7 @@ def test_a_consumer_reads_owned_blocks_or_zero(axes, seed):
     """No junk of unused slots and columns is left in what a consumer reads, and rows hold disjoint blocks."""
     point = legal_point(operator, SMALL | axes)
     x = operator.make_inputs(point, seed)
-    expected = operator.reference(point, x)["target"]
+    expected = operator.reference(point, x)["block_tables"]
     for table, kept, unread in zip(
         *(group_tables(point, part) for part in (expected.value, expected.untouched, expected.may_keep)), strict=True
     ):
