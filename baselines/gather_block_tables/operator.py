@@ -63,7 +63,7 @@ RULES = (
 @dataclass(frozen=True)
 class Inputs:
     idx_mapping: torch.Tensor  # [B] int64, request slot of every real row, distinct
-    source: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
     num_computed_tokens: torch.Tensor  # [R] int32, tokens computed before the step
     starts: torch.Tensor  # [G] int64
     widths: torch.Tensor  # [G] int64, row strides of source and target
@@ -79,7 +79,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    target: torch.Tensor  # flat int32, in batch order, laid out like the source
+    block_tables: torch.Tensor  # flat int32, in batch order, laid out like the source
 
 
 def reaches(point: Point) -> list[int]:

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from baselines.gather_block_tables.operator import rows_to_write
-from baselines.step_prologue.operator import Inputs, Outputs, indexer_part, states_part, with_indexer
+from baselines.step_prologue.operator import Inputs, Outputs, indexer_part, with_indexer
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import group_widths, num_real, table_starts, warps_per_row
-from harness.bundle import Arguments, bundle
+from baselines.workloads.request_slots import group_tables, group_widths, num_real, table_starts, warps_per_row
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
+from kernels.decode_flatten import cuda as decode_flatten
 from kernels.decode_flatten.cuda import access_width
 from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
-from kernels.decode_step.cuda import OUTPUTS, cuda_sizes
+from kernels.decode_step import triton as decode_step
+from kernels.decode_step.cuda import Tables
 from kernels.gather_block_tables.triton import strips_of
-from kernels.mamba_align_step import triton as mamba_align_step
-from kernels.step_prologue.triton import Programs, by_slot, of_part, parts
+from kernels.step_prologue.triton import INPUTS, OUTPUTS, Programs, sizes, states_of
 
 SOURCE = Path(__file__).with_name("step_prologue.cu")
 #: As in the CUDA sources.
 THREADS, LANES = 256, 8
 
 
-def _states(point: Point, x: Inputs, out: Outputs) -> Arguments:
-    """Of mamba_align_step; where no group has states nothing of them is read."""
-    return of_part(mamba_align_step, *states_part(point, x, out))
+class Indexer(NamedTuple):
+    """out, n: of decode_step. tables: what flattening takes further."""
+
+    out: tuple
+    n: decode_step.Sizes
+    tables: Tables
 
 
 @variant("step_prologue", requires=GPU, sources=SOURCE, sizes=STRIP_SIZES | {"num_sms": (THREADS - 1,)})
@@ -44,12 +49,13 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         if point.indexer == "flatten":
             across, strips = request_grid(step, made, THREADS * vector)
         counts = {"num_schedulers": num_schedulers, "num_length_blocks": across * strips, "flatten_strips": strips}
-        source, n = by_slot(point, x, step), cuda_sizes(at, step, made, num_schedulers)
-        n = n._replace(flatten=n.flatten._replace(source_stride=source.block_table.stride(0)))
-        indexer = Arguments(bundle(source), bundle(made, *OUTPUTS), n)
-        kernel, further = f"step_prologue_{point.indexer}", [_states(point, x, out), indexer]
+        by_slot = group_tables(point, x.tables)[0]
+        flatten = decode_flatten.cuda_sizes(at, step, made)._replace(source_stride=by_slot.stride(0))
+        tables = Tables(by_slot, made.block_table, flatten)
+        indexer = Indexer(bundle(made, *decode_step.OUTPUTS), decode_step.sizes(at, step, num_schedulers), tables)
+        kernel, further = f"step_prologue_{point.indexer}", [indexer, states_of(point, x, out)]
     elif point.state_groups:
-        kernel, further = "step_prologue_states", [_states(point, x, out)]
+        kernel, further = "step_prologue_states", [states_of(point, x, out)]
     table_strips = strips_of(point, THREADS * vector, THREADS)
     programs = Programs(
         num_schedulers=0,
@@ -63,5 +69,5 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         table_strips=table_strips,
         flatten_strips=1,
     )._replace(**counts)
-    arguments = [*parts(point, x, out), programs, *further]
+    arguments = [bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point), programs, *further]
     return launcher(SOURCE, f"{kernel}_kernel_vec{vector}", programs.total(), THREADS, *arguments)

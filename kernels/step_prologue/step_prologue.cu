@@ -39,6 +39,59 @@ struct Programs {
     int num_groups, row_strips, table_strips, flatten_strips;
 };
 
+namespace step_prologue {
+
+// Those of the parts, in the order of their first use: launches this short notice each further cache line of
+// parameters. prompt_lens, all_token_ids and num_blocks may be in mapped pinned memory.
+struct Inputs {
+    const long long* idx_mapping;
+    const int* query_start_loc;
+    const int* num_computed_tokens;
+    const int* cu_num_logits;
+    const long long* draft_tokens;
+    const long long* last_sampled_tokens;
+    const int* prompt_lens;
+    const int* all_token_ids;
+    const int* block_sizes;
+    const long long* starts;
+    const long long* widths;
+    const bool* enabled;
+    const int* tables;
+    const int* reach;
+    const int* num_blocks;
+};
+
+struct Outputs {
+    int* seq_lens;
+    int* next_prefill_tokens;
+    int* input_ids;
+    long long* positions;
+    long long* logits_indices;
+    long long* expanded_idx_mapping;
+    int* expanded_local_pos;
+    long long* logit_positions;
+    int* draft_sampled;
+    long long* slot_mappings;
+    int* block_tables;
+};
+
+// k: drafts per request. look_ahead: prompt tokens behind those of the step. new_tokens: sampled tokens.
+struct Sizes {
+    int num_reqs, num_reqs_padded, max_num_seqs, max_num_batched_tokens, k, history_len, look_ahead;
+    static constexpr int new_tokens = 1;
+};
+
+// What the indexer builds; its schedules are over lengths by slot, its table by slot is the first group's.
+struct Indexer {
+    decode_step::Outputs out;
+    decode_step::Sizes n;
+    decode_step::Tables tables;
+};
+
+}  // namespace step_prologue
+
+using namespace step_prologue;
+
 // Lengths after the step in batch order, from the counts by slot; 0 for padding.
 struct BySlot {
     const long long* idx_mapping;
@@ -56,7 +109,7 @@ enum Path { NONE, FLATTEN, NATIVE };
 
 // The indexer's schedules over lengths by slot; those of more than THREADS requests are another instance.
 template <Path PATH, bool MANY>
-__device__ __forceinline__ void schedule(const BySlot lengths, const decode_step::Arguments& indexer) {
+__device__ __forceinline__ void schedule(const BySlot lengths, const Indexer& indexer) {
     const paged_mqa_schedule::Sizes& n = indexer.n.schedule;
     if (PATH == FLATTEN) {
         const paged_mqa_schedule::Tokens<BySlot> work{lengths, lengths.query_start_loc, n.num_queries};
@@ -67,14 +120,12 @@ __device__ __forceinline__ void schedule(const BySlot lengths, const decode_step
     }
 }
 
-// indexer: decode_step's, whose lengths and table are by slot. Without states, or an indexer, their arguments are not
-// used.
+// Without an indexer, or states, their arguments are not used.
 template <Path PATH, int VECTOR, bool STATES>
 __device__ __forceinline__ void prologue(
-    const step_inputs::Arguments& inputs, const gather_block_tables::Arguments& tables,
-    const compute_slot_mappings::Arguments& slots, const Programs& programs, const mamba_align_step::Arguments& states,
-    const decode_step::Arguments& indexer) {
-    const BySlot lengths{slots.x.idx_mapping, slots.x.query_start_loc, inputs.x.num_computed_tokens};
+    const Inputs& x, const Outputs& out, const Sizes& n, const Programs& programs, const Indexer& indexer,
+    const mamba_align_step::Arguments& states) {
+    const BySlot lengths{x.idx_mapping, x.query_start_loc, x.num_computed_tokens};
     const int row_strips = programs.row_strips;
     int block = blockIdx.x;
     if (PATH != NONE) {
@@ -94,17 +145,16 @@ __device__ __forceinline__ void prologue(
     int blocks = programs.num_input_blocks;
     if (block < blocks * row_strips) {
         const int thread = block % blocks * THREADS + threadIdx.x;
-        step_inputs::prepare(thread, block / blocks, row_strips, inputs.x, inputs.out, inputs.n);
+        step_inputs::prepare(thread, block / blocks, row_strips, x, out, n);
         return;
     }
     block -= blocks * row_strips;
     blocks = programs.num_slot_blocks;
     if (block < blocks * row_strips * programs.num_groups) {
         const int thread = block % blocks * THREADS + threadIdx.x, strip = block / blocks % row_strips;
-        const compute_slot_mappings::Counted positions{inputs.x.num_computed_tokens};
+        const compute_slot_mappings::Counted positions{x.num_computed_tokens};
         compute_slot_mappings::map_rows<false>(
-            block / (blocks * row_strips), thread, blocks * THREADS, strip, row_strips, positions, slots.x, slots.out,
-            slots.n);
+            block / (blocks * row_strips), thread, blocks * THREADS, strip, row_strips, positions, x, out, n);
         return;
     }
     block -= blocks * row_strips * programs.num_groups;
@@ -120,7 +170,8 @@ __device__ __forceinline__ void prologue(
             const int strips = programs.flatten_strips;
             if (PATH == FLATTEN) {
                 decode_step::flatten<VECTOR, true>(
-                    block / strips, block % strips, strips, indexer.x, indexer.out, indexer.n, slots.x.idx_mapping);
+                    block / strips, block % strips, strips, x.num_computed_tokens, x.query_start_loc, indexer.out,
+                    indexer.tables, x.idx_mapping);
             } else {
                 const int i = block * THREADS + threadIdx.x;
                 decode_step::native_entry(i, lengths, lengths.query_start_loc, indexer.out, indexer.n);
@@ -132,34 +183,30 @@ __device__ __forceinline__ void prologue(
     const int of_group = block % programs.num_table_blocks, strips = programs.table_strips;
     gather_block_tables::gather<VECTOR>(
         of_group / strips, of_group % strips * THREADS + threadIdx.x, strips * THREADS,
-        block / programs.num_table_blocks, tables.x, tables.out, tables.n);
+        block / programs.num_table_blocks, x, out, n);
 }
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
-#define BASE                                                                                                  \
-    const __grid_constant__ step_inputs::Arguments inputs,                                                    \
-        const __grid_constant__ gather_block_tables::Arguments tables,                                        \
-        const __grid_constant__ compute_slot_mappings::Arguments slots, const __grid_constant__ Programs programs
+#define BASE                                                                                              \
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, \
+        const __grid_constant__ Programs programs
 #define WITH_STATES BASE, const __grid_constant__ mamba_align_step::Arguments states
-#define WITH_INDEXER WITH_STATES, const __grid_constant__ decode_step::Arguments indexer
+#define WITH_INDEXER \
+    BASE, const __grid_constant__ Indexer indexer, const __grid_constant__ mamba_align_step::Arguments states
 
-KERNEL step_prologue_kernel_vec4(BASE) { prologue<NONE, 4, false>(inputs, tables, slots, programs, {}, {}); }
-KERNEL step_prologue_kernel_vec1(BASE) { prologue<NONE, 1, false>(inputs, tables, slots, programs, {}, {}); }
-KERNEL step_prologue_states_kernel_vec4(WITH_STATES) {
-    prologue<NONE, 4, true>(inputs, tables, slots, programs, states, {});
-}
-KERNEL step_prologue_states_kernel_vec1(WITH_STATES) {
-    prologue<NONE, 1, true>(inputs, tables, slots, programs, states, {});
-}
+KERNEL step_prologue_kernel_vec4(BASE) { prologue<NONE, 4, false>(x, out, n, programs, {}, {}); }
+KERNEL step_prologue_kernel_vec1(BASE) { prologue<NONE, 1, false>(x, out, n, programs, {}, {}); }
+KERNEL step_prologue_states_kernel_vec4(WITH_STATES) { prologue<NONE, 4, true>(x, out, n, programs, {}, states); }
+KERNEL step_prologue_states_kernel_vec1(WITH_STATES) { prologue<NONE, 1, true>(x, out, n, programs, {}, states); }
 KERNEL step_prologue_flatten_kernel_vec4(WITH_INDEXER) {
-    prologue<FLATTEN, 4, true>(inputs, tables, slots, programs, states, indexer);
+    prologue<FLATTEN, 4, true>(x, out, n, programs, indexer, states);
 }
 KERNEL step_prologue_flatten_kernel_vec1(WITH_INDEXER) {
-    prologue<FLATTEN, 1, true>(inputs, tables, slots, programs, states, indexer);
+    prologue<FLATTEN, 1, true>(x, out, n, programs, indexer, states);
 }
 KERNEL step_prologue_native_kernel_vec4(WITH_INDEXER) {
-    prologue<NATIVE, 4, true>(inputs, tables, slots, programs, states, indexer);
+    prologue<NATIVE, 4, true>(x, out, n, programs, indexer, states);
 }
 KERNEL step_prologue_native_kernel_vec1(WITH_INDEXER) {
-    prologue<NATIVE, 1, true>(inputs, tables, slots, programs, states, indexer);
+    prologue<NATIVE, 1, true>(x, out, n, programs, indexer, states);
 }

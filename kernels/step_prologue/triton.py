@@ -18,9 +18,7 @@ step_prologue.cu has the versions that were tried.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -31,10 +29,7 @@ from baselines.step_prologue.operator import (
     Inputs,
     Outputs,
     indexer_part,
-    inputs_part,
-    slots_part,
     states_part,
-    tables_part,
     with_indexer,
 )
 from baselines.workloads.integers import cdiv
@@ -42,20 +37,17 @@ from baselines.workloads.request_slots import group_tables, num_real, row_tiling
 from harness.bundle import Arguments, bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
-from kernels.compute_slot_mappings import triton as compute_slot_mappings
 from kernels.compute_slot_mappings.triton import map_rows
 from kernels.decode_flatten import triton as decode_flatten
 from kernels.decode_flatten.triton import STRIP_SIZES, flatten_rows
 from kernels.decode_native.triton import context_len
 from kernels.decode_step import triton as decode_step
 from kernels.decode_step.triton import COLUMNS, ENTRIES, NUM_WARPS, build_schedule
-from kernels.gather_block_tables import triton as gather_block_tables
 from kernels.gather_block_tables.triton import gather_row, strips_of
 from kernels.mamba_align_step import triton as mamba_align_step
 from kernels.mamba_align_step.triton import before_rows
 from kernels.mla_tile_schedule import triton as mla_tile_schedule
 from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
-from kernels.step_inputs import triton as step_inputs
 from kernels.step_inputs.triton import prepare_rows
 
 #: Rows of a program, entries of a tail that it clears, lengths that it gathers at once.
@@ -83,6 +75,56 @@ class Programs(NamedTuple):
         by_row = (self.num_input_blocks + self.num_slot_blocks * self.num_groups) * self.row_strips
         by_table = self.num_table_blocks * self.num_groups
         return self.num_schedulers + by_row + self.num_state_blocks + self.num_length_blocks + by_table
+
+
+#: Fields of the inputs and outputs that the kernels read, in the order of their first use.
+INPUTS = (
+    "idx_mapping",
+    "query_start_loc",
+    "num_computed_tokens",
+    "cu_num_logits",
+    "draft_tokens",
+    "last_sampled_tokens",
+    "prompt_lens",
+    "all_token_ids",
+    "block_sizes",
+    "starts",
+    "widths",
+    "enabled",
+    "tables",
+    "reach",
+    "num_blocks",
+)
+OUTPUTS = (
+    "seq_lens",
+    "next_prefill_tokens",
+    "input_ids",
+    "positions",
+    "logits_indices",
+    "expanded_idx_mapping",
+    "expanded_local_pos",
+    "logit_positions",
+    "draft_sampled",
+    "slot_mappings",
+    "block_tables",
+)
+
+
+class Sizes(NamedTuple):
+    """k: drafts per request. look_ahead: prompt tokens behind those of the step."""
+
+    num_reqs: int
+    num_reqs_padded: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    k: int
+    history_len: int
+    look_ahead: int
+
+
+def sizes(point: Point) -> Sizes:
+    rows = num_real(point), point.batch_size, point.max_num_seqs
+    return Sizes(*rows, point.max_num_batched_tokens, point.next_n - 1, point.history_len, point.look_ahead)
 
 
 @triton.jit
@@ -113,15 +155,15 @@ def native_rows(program, x, num_computed_tokens, out, rows, width, ENTRIES: tl.c
 
 @triton.jit
 def step_prologue_kernel(
-    inputs,
-    tables,
-    slots,
-    states,
+    x,
+    out,
+    n,
+    programs,
     indexer,
     scratch,
-    programs,
     source_stride,
     expanded_stride,
+    states,
     PATH: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
@@ -134,13 +176,11 @@ def step_prologue_kernel(
     GATHERED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ):
-    """inputs, tables, slots, states, indexer: Arguments of step_inputs, gather_block_tables, compute_slot_mappings,
-    mamba_align_step and decode_step, the last two perhaps None; those of the indexer have counts and the first table by
-    slot. scratch: [num_schedulers, B] lengths. STATES, SCHEDULE, TILES: tiles of the parts.
+    """indexer: an Indexer, or None. scratch: [num_schedulers, B] lengths. states: Arguments of mamba_align_step, or
+    None. STATES, SCHEDULE, TILES: tiles of the parts.
     """
     # The longest chains of dependent instructions come first: schedules, then inputs, then copies.
-    x, num_computed_tokens, rows = slots.x, inputs.x.num_computed_tokens, slots.n.num_reqs_padded
-    row_strips = programs.row_strips
+    num_computed_tokens, rows, row_strips = x.num_computed_tokens, n.num_reqs_padded, programs.row_strips
     program = tl.program_id(0)
     if PATH != "none":  # noqa: SIM102  (known when it is compiled)
         if program < programs.num_schedulers:
@@ -151,12 +191,12 @@ def step_prologue_kernel(
     blocks = programs.num_input_blocks
     if (program >= 0) & (program < blocks * row_strips):
         block, strip = program % blocks, program // blocks
-        prepare_rows(block, strip, row_strips, inputs.x, inputs.out, inputs.n, 1, ROWS, LANES, TAIL)
+        prepare_rows(block, strip, row_strips, x, out, n, 1, ROWS, LANES, TAIL)
     program -= blocks * row_strips
     blocks = programs.num_slot_blocks
     if (program >= 0) & (program < blocks * row_strips * programs.num_groups):
         block, strip, g = program % blocks, program // blocks % row_strips, program // (blocks * row_strips)
-        map_rows(block, g, strip, row_strips, x, slots.out, slots.n, num_computed_tokens, 1, 0, 1, ROWS, LANES, TAIL)
+        map_rows(block, g, strip, row_strips, x, out, n, num_computed_tokens, 1, 0, 1, ROWS, LANES, TAIL)
     program -= blocks * row_strips * programs.num_groups
     if states is not None:
         if (program >= 0) & (program < programs.num_state_blocks):
@@ -164,14 +204,16 @@ def step_prologue_kernel(
         program -= programs.num_state_blocks
     if PATH == "flatten":
         if (program >= 0) & (program < programs.num_length_blocks):
-            strips, n = programs.flatten_strips, indexer.n.flatten
+            strips = programs.flatten_strips
             flatten_rows(
                 program // strips,
                 program % strips,
                 strips,
-                indexer.x,
+                num_computed_tokens,
+                x.query_start_loc,
+                x.tables,
                 indexer.out,
-                n,
+                indexer.flatten,
                 source_stride,
                 expanded_stride,
                 BLOCK_SIZE,
@@ -186,23 +228,23 @@ def step_prologue_kernel(
     if program >= 0:
         blocks, strips = programs.num_table_blocks, programs.table_strips
         row, strip, g = program % blocks // strips, program % strips, program // blocks
-        gather_row(row, strip, strips, g, tables.x, tables.out, tables.n, COLUMNS)
+        gather_row(row, strip, strips, g, x, out, n, COLUMNS)
 
 
-def of_part(module: ModuleType, at: Point, x: Any, out: Any) -> Arguments:
-    """module: kernels of the part. at, x, out: its point, inputs and outputs."""
-    return Arguments(bundle(x), bundle(out), module.sizes(at, x))
+class Indexer(NamedTuple):
+    """What the indexer builds. out, n: of decode_step, flatten: sizes of decode_flatten, whose table by slot is the
+    first group's.
+    """
+
+    out: tuple
+    n: decode_step.Sizes
+    flatten: decode_flatten.Sizes
 
 
-def parts(point: Point, x: Inputs, out: Outputs) -> list[Arguments]:
-    """Arguments of step_inputs, gather_block_tables and compute_slot_mappings."""
-    modules = {step_inputs: inputs_part, gather_block_tables: tables_part, compute_slot_mappings: slots_part}
-    return [of_part(module, *part(point, x, out)) for module, part in modules.items()]
-
-
-def by_slot(point: Point, x: Inputs, step: Any) -> Any:
-    """Inputs of the indexer with counts and the first group's table by slot, from which rows are made."""
-    return replace(step, seq_lens=x.num_computed_tokens, block_table=group_tables(point, x.tables)[0])
+def states_of(point: Point, x: Inputs, out: Outputs) -> Arguments:
+    """Of mamba_align_step; where no group has states nothing of them is read."""
+    at, state, made = states_part(point, x, out)
+    return Arguments(bundle(state, *mamba_align_step.INPUTS), bundle(made), mamba_align_step.sizes(at, state))
 
 
 @variant("step_prologue", sizes=STRIP_SIZES)
@@ -227,16 +269,15 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     states = indexer = scratch = state_tile = schedule = tiles = None
     strides = 0, 0
     if point.state_groups:
-        part, state_tile = states_part(point, x, out), mamba_align_step.tiling(point, 256)
-        states = of_part(mamba_align_step, *part)
+        states, state_tile = states_of(point, x, out), mamba_align_step.tiling(point, 256)
         programs = programs._replace(num_state_blocks=cdiv(rows, state_tile.ROWS))
     if with_indexer(point):
         at, step, made = indexer_part(point, x, out)
         count, schedule = paged_mqa_schedule.tiling(rows, point.num_sms)
         tiles = mla_tile_schedule.tiling(rows, point.num_sm_parts, at.layout)
-        source = by_slot(point, x, step)
-        strides = source.block_table.stride(0), made.block_table.stride(0)
-        indexer = Arguments(bundle(source), bundle(made), decode_step.sizes(at, step, made, 1 + count))
+        strides = group_tables(point, x.tables)[0].stride(0), made.block_table.stride(0)
+        built = bundle(made, *decode_step.OUTPUTS, *decode_step.FLATTEN_OUTPUTS)
+        indexer = Indexer(built, decode_step.sizes(at, step, 1 + count), decode_flatten.sizes(step, made))
         scratch = torch.empty(1 + count, rows, dtype=torch.int32, device=made.lens.device)
         across, strips = cdiv(rows * point.max_decode_len, ENTRIES), 1
         if point.indexer == "flatten":
@@ -245,6 +286,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         programs = programs._replace(num_schedulers=1 + count, **lengths)
     shapes = {"ROWS": ROWS, "LANES": lanes, "TAIL": TAIL, "STATES": state_tile, "SCHEDULE": schedule, "TILES": tiles}
     shapes |= {"COLUMNS": COLUMNS, "ENTRIES": ENTRIES, "GATHERED": GATHERED, "BLOCK_SIZE": point.block_size}
-    arguments = *parts(point, x, out), states, indexer, scratch, programs, *strides
+    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point), programs, indexer, scratch, *strides, states
     grid = (programs.total(),)
     return fixed_launch(step_prologue_kernel, grid, *arguments, PATH=point.indexer, **shapes, num_warps=num_warps)
