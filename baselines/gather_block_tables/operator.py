@@ -4,9 +4,9 @@ An engine appends new blocks to a table by request slot; attention wants rows in
 group g and row b of the B real requests, s = idx_mapping[b]:
 
     null = max(num_computed_tokens[s] - reach[g], 0) // block_sizes[g]   in a group with a window (reach[g] > 0), else 0
-    target[g][b, c] = 0                        c < min(null, num_blocks[g, s])       below the window: may be reused
-    target[g][b, c] = source[g][s, c]          null <= c < num_blocks[g, s]
-    target[g][b, :] = 0                        B <= b < max(batch_size, dirty)
+    block_tables[g][b, c] = 0                  c < min(null, num_blocks[g, s])       below the window: may be reused
+    block_tables[g][b, c] = tables[g][s, c]    null <= c < num_blocks[g, s]
+    block_tables[g][b, :] = 0                  B <= b < max(batch_size, dirty)
 
 No consumer reads columns from num_blocks on. dirty: rows that the previous step filled; a padding row that still named
 blocks of a finished request had state written through it (vLLM #49757). Rows behind keep their contents.
@@ -66,7 +66,7 @@ class Inputs:
     tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
     num_computed_tokens: torch.Tensor  # [R] int32, tokens computed before the step
     starts: torch.Tensor  # [G] int64
-    widths: torch.Tensor  # [G] int64, row strides of source and target
+    widths: torch.Tensor  # [G] int64, row strides of both tables
     block_sizes: torch.Tensor  # [G] int32
     reach: torch.Tensor  # [G] int32, 0 = no window
     num_blocks_device: torch.Tensor | None  # [G, R] int32, blocks owned
@@ -79,7 +79,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    block_tables: torch.Tensor  # flat int32, in batch order, laid out like the source
+    block_tables: torch.Tensor  # flat int32, in batch order, laid out like the tables by slot
 
 
 def reaches(point: Point) -> list[int]:

@@ -75,7 +75,7 @@ def draft_passes_kernel(x, out, n, scratch, ENTRIES: tl.constexpr, GATHERED: tl.
             tl.debug_barrier()
             table = out.schedule + i * (n.schedule.num_sms + 1) * 2
             sms = n.schedule  # a row is one query, which the compiler knows of a constant
-            sizes = ScheduleSizes(rows, sms.num_sms, sms.multiplier, sms.shift, 1, rows, sms.is_back)
+            sizes = ScheduleSizes(rows, sms.num_sms, sms.multiplier, sms.shift, 1, sms.is_back, rows)
             schedule_rows(program, lengths, lengths, 1, table, sizes, False, SCHEDULE)
     if program >= n.num_schedulers:
         row = (program - n.num_schedulers) * ENTRIES + tl.arange(0, ENTRIES)

@@ -36,7 +36,7 @@ constexpr int LOADS = 4;  // in flight per thread where it has many requests
 // factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. num_queries: of
 // the batch. multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units that are left over.
 struct Sizes {
-    int batch_size, num_sms, multiplier, shift, factor, num_queries, is_back;
+    int batch_size, num_sms, multiplier, shift, factor, is_back, num_queries;
 };
 
 // Negative lengths have no segments. The sum is unsigned: a length may be 2^31 - 1.

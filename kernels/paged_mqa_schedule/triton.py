@@ -48,8 +48,8 @@ class Sizes(NamedTuple):
     multiplier: int
     shift: int
     factor: int
-    num_queries: int
     is_back: int
+    num_queries: int
 
 
 class Tile(NamedTuple):
@@ -61,7 +61,7 @@ class Tile(NamedTuple):
 
 def sizes(point: Point, batch_size: int, factor: int, num_queries: int) -> Sizes:
     is_back = int(point.remainder == "back")
-    return Sizes(batch_size, point.num_sms, *reciprocal(point.num_sms), factor, num_queries, is_back)
+    return Sizes(batch_size, point.num_sms, *reciprocal(point.num_sms), factor, is_back, num_queries)
 
 
 @triton.jit
