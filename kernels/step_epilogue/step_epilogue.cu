@@ -62,7 +62,7 @@ struct Outputs {
 
 // tokens_stride: elements between two rows of the sampled tokens. mamba_block_size: tokens of a state.
 struct Sizes {
-    int num_reqs, num_reqs_padded, max_num_seqs, tokens_stride, history_len, vocab_size, mamba_block_size;
+    int num_reqs, num_reqs_padded, max_num_seqs, tokens_stride, history_len, mamba_block_size, vocab_size;
 };
 
 }  // namespace step_epilogue
