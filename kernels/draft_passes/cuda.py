@@ -14,6 +14,18 @@ from kernels.draft_passes.triton import sizes
 
 SOURCE = Path(__file__).with_name("draft_passes.cu")
 THREADS = 256
+#: Fields of the inputs and outputs that every kernel reads.
+INPUTS = (
+    "idx_mapping",
+    "seq_lens",
+    "num_rejected",
+    "tables",
+    "table_starts",
+    "widths",
+    "block_sizes",
+    "enabled",
+)
+OUTPUTS = ("positions", "seq_lens", "sample_src_positions", "slot_mappings", "query_start_loc")
 
 
 @variant("draft_passes", requires=GPU, sources=SOURCE, sizes={"batch_size": (THREADS,), "num_sms": (THREADS - 1,)})
@@ -21,5 +33,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a thread per row, pass and group."""
     num_schedulers = cdiv(point.num_sms + 1, THREADS) if with_indexer(point) else 0
     grid = (num_schedulers + cdiv(point.max_num_seqs + 1, THREADS), passes(point), point.num_groups)
-    kernel = "draft_passes_indexer_kernel" if with_indexer(point) else "draft_passes_kernel"
-    return launcher(SOURCE, kernel, grid, THREADS, bundle(x), bundle(out), sizes(point, num_schedulers))
+    arguments = [bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point, num_schedulers)]
+    if with_indexer(point):
+        return launcher(SOURCE, "draft_passes_indexer_kernel", grid, THREADS, *arguments, out.schedule)
+    return launcher(SOURCE, "draft_passes_kernel", grid, THREADS, *arguments)

@@ -29,17 +29,14 @@ struct Inputs {
     const long long* widths;
     const int* block_sizes;
     const bool* enabled;
-    const bool* sharded;
 };
 
-// schedule: null without an indexer.
 struct Outputs {
     long long* positions;
     int* seq_lens;
     long long* sample_src_positions;
     long long* slot_mappings;
     int* query_start_loc;
-    int* schedule;
 };
 
 // advance: whether positions advance from pass to pass. num_schedulers: blocks in front of a pass. schedule: of the
@@ -97,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_kernel(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_indexer_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    int* schedule) {
     const int block = (int)blockIdx.x - n.num_schedulers, rows = n.schedule.batch_size;
     if (block >= 0) {
         rows_of_pass(block, x, out, n);
@@ -107,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_indexer_kerne
     const int further = n.advance ? (int)blockIdx.y + 1 : 0;
     const InPass lengths{x.seq_lens, x.num_rejected, n.num_reqs, n.max_model_len, further};
     const paged_mqa_schedule::Requests<InPass> work{lengths, 1, 1};
-    int* table = out.schedule + (long long)blockIdx.y * (n.schedule.num_sms + 1) * 2;
+    int* table = schedule + (long long)blockIdx.y * (n.schedule.num_sms + 1) * 2;
     if (rows <= THREADS) {
         paged_mqa_schedule::schedule<false>(work, table, blockIdx.x, n.schedule);
     } else {

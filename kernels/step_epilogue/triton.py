@@ -82,10 +82,8 @@ class Sizes(NamedTuple):
 
 
 def sizes(point: Point, x: Inputs) -> Sizes:
-    tokens_stride, of_a_slot = x.sampled_tokens.stride(0), (point.history_len, point.vocab_size)
-    return Sizes(
-        num_real(point), point.batch_size, point.max_num_seqs, tokens_stride, *of_a_slot, point.mamba_block_size
-    )
+    rows = num_real(point), point.batch_size, point.max_num_seqs
+    return Sizes(*rows, x.sampled_tokens.stride(0), point.history_len, point.mamba_block_size, point.vocab_size)
 
 
 @triton.jit
