@@ -67,7 +67,7 @@ __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const O
     if (b >= n.max_num_seqs) return;
     const long long of_pass = (long long)i * n.max_num_seqs + b;
     const bool live = b < n.num_reqs;
-    const int further = n.advance ? i + 1 : 0, size = load_in_order(x.block_sizes + g);
+    const int size = load_in_order(x.block_sizes + g);
     const long long table_start = load_in_order(x.table_starts + g), width = load_in_order(x.widths + g);
     const bool on = load_in_order(x.enabled + g);
     int kept = 0, length = 0;
@@ -75,6 +75,7 @@ __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const O
     if (live) {
         const long long s = load_in_order(x.idx_mapping + b);
         kept = load_in_order(x.seq_lens + b) - load_in_order(x.num_rejected + b);
+        const int further = n.advance ? i + 1 : 0;
         length = min(kept, n.max_model_len - further) + further;
         const int position = length - 1;
         if (on) slot = __ldg(x.tables + table_start + s * width + position / size) * size + position % size;

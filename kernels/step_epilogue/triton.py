@@ -77,8 +77,8 @@ class Sizes(NamedTuple):
     max_num_seqs: int
     tokens_stride: int
     history_len: int
-    vocab_size: int
     mamba_block_size: int
+    vocab_size: int
 
 
 def sizes(point: Point, x: Inputs) -> Sizes:
