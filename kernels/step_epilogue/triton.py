@@ -119,10 +119,11 @@ def step_epilogue_kernel(
     length = tl.load(x.seq_lens + b, mask=inside, other=0)
     slot = tl.load(x.idx_mapping + b, mask=is_real, other=0)
     prompt_token = tl.load(x.next_prefill_tokens + slot, mask=is_real, other=0)
+    if STATES:
+        column = tl.load(x.state_columns_before + slot, mask=is_real, other=0)
     s, ns, nr, computed, newest = update_rows(b, inside, x, out, n, False, SAMPLED)
     count = tl.maximum(ns, 1)
     if STATES:
-        column = tl.load(x.state_columns_before + s, mask=s >= 0, other=0)
         frozen, to, shift = freeze(computed, column, count, n.mamba_block_size)
         is_moved = (s >= 0) & frozen & ((to != column) | (shift > 0))
         store_move(out.moves, b, column, to, shift, is_moved, inside)
