@@ -109,6 +109,11 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
     )
     run.add_argument(
+        "--reverify",
+        action="store_true",
+        help="run all edge cases and sequences, also of variants that passed them before; see docs/verification.md",
+    )
+    run.add_argument(
         "--hold",
         action="store_true",
         help="load everything, then wait for a line on stdin before using the GPU; for gate",

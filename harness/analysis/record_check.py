@@ -83,6 +83,11 @@ def _passed(run: Run) -> str | None:
 def _audited(run: Run) -> str | None:
     if run.header.verified_by is not None:
         return "another run verified it (--verified-by); record it in full"
+    elsewhere = [
+        cell for cell in run.cells if cell.proof and cell.proof.gpu_id != run.process_of(cell).environment.gpu_id
+    ]
+    if elsewhere:
+        return f"{elsewhere[0].variant_id} was verified on another GPU; record it with --reverify"
     warnings = audit_warnings(run.cells)
     return f"{warnings[0]}; CUPTI must be free and permitted" if warnings else None
 

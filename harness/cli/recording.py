@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol, Self
@@ -23,8 +23,9 @@ from harness.discover import Catalog
 from harness.exit_codes import BAD, INTERRUPTED
 from harness.records.differences import changed_source
 from harness.records.file import Line, Writer, read_run
-from harness.records.schema import Header, RecordError, Run, Segment
+from harness.records.schema import Cell, Environment, Header, Proof, RecordError, Run, Segment, Status
 from harness.report.console import print_to_stderr, progress_bar
+from harness.session import proofs
 from harness.session.messages import Job, Ready
 from harness.session.resume import check_same_machine, check_same_sources
 from harness.session.session import Outcome, Progress, WallTime, header, segment, utc_now
@@ -45,6 +46,7 @@ class Plan:
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
     proof:    the run that has verified the cells; those that it did not pass and time are taken from it as they are.
+    reverify: whether to verify variants that are remembered as proven, too.
     """
 
     source: Source
@@ -58,6 +60,7 @@ class Plan:
     shard: str | None = None
     resumed: Run | None = None
     proof: Run | None = None
+    reverify: bool = False
 
     @property
     def loops(self) -> bool:
@@ -174,13 +177,17 @@ def _measured(
                 begun = True
                 for cell in known:
                     keep(cell)
-                for outcome in session.run(left):
+                remembered = _Remembered.of(plan, session.ready)
+                for outcome in session.run(remembered.marked(left)):
                     if isinstance(outcome, Progress):
                         update(outcome.done, outcome.doing)
                         continue
                     if isinstance(outcome, Segment):
                         plan.check_sources()
+                    if isinstance(outcome, Cell):
+                        outcome = remembered.named(outcome)
                     keep(structs.replace(outcome, process=plan.first_process + outcome.process))
+                remembered.keep()
         except KeyboardInterrupt:
             if not begun:
                 raise
@@ -192,6 +199,60 @@ def _measured(
         finally:
             ending.wall_time = session.wall_time
     return ending
+
+
+@dataclass
+class _Remembered:
+    """The proofs of a run. keys: variant -> key of its proof. proven: what earlier runs verified. passed, failed:
+    variants of this one.
+    """
+
+    plan: Plan
+    environment: Environment
+    keys: dict[str, str]
+    proven: dict[str, Proof]
+    passed: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, plan: Plan, ready: Ready) -> Self:
+        if plan.proof or plan.loops:  # verified by it, or not in items of their own
+            return cls(plan, ready.environment, {}, {})
+        plan.check_sources()  # the processes have imported them
+        keys = cls._keys(plan, ready.environment)
+        return cls(plan, ready.environment, keys, {} if plan.reverify else proofs.load(keys))
+
+    @staticmethod
+    def _keys(plan: Plan, environment: Environment) -> dict[str, str]:
+        seed = plan.source.config.measure.seed
+        return proofs.keys_of(plan.catalog.variants_of(plan.cells), plan.catalog, environment, seed)
+
+    def marked(self, items: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        if not self.proven:
+            return items
+        return [
+            structs.replace(item, proven=tuple(name for name in item.variants if item.id_of(name) in self.proven))
+            for item in items
+        ]
+
+    def named(self, cell: Cell) -> Cell:
+        """The cell with the proof of its variant."""
+        if cell.status is Status.PASSED:
+            self.passed.add(cell.variant_id)
+            return structs.replace(cell, proof=self.proven.get(cell.variant_id))
+        if cell.status.is_bad:
+            self.failed.add(cell.variant_id)
+        return cell
+
+    def keep(self) -> None:
+        """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""
+        for variant in self.failed & set(self.proven):
+            proofs.forget(self.keys[variant])
+        new = self.passed - self.failed - set(self.proven)
+        now = self._keys(self.plan, self.environment) if new else {}
+        for variant in new:
+            if variant in now and now[variant] == self.keys.get(variant):
+                proofs.store(now[variant], utc_now().isoformat(), self.environment.gpu_id)
 
 
 def _first_line(plan: Plan, ready: Ready) -> Header | Segment:

@@ -177,7 +177,20 @@ def _planned(
     elif not loops:
         job = replace(job, compiled=cuda_sources(items, catalog))
     hashes = source_hashes(cells, catalog, job.variant_files)
-    return Plan(source, job, catalog, items, cells, hashes, out, options.no_plots, options.shard, resumed, proof)
+    return Plan(
+        source,
+        job,
+        catalog,
+        items,
+        cells,
+        hashes,
+        out,
+        options.no_plots,
+        options.shard,
+        resumed,
+        proof,
+        options.reverify,
+    )
 
 
 def _print_plan(plan: Plan) -> None:

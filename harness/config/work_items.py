@@ -29,6 +29,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     known_failures:      variant -> its known failures.
     at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
+    proven:      variants that passed their edge cases before (harness/session/proofs.py).
     check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
 
@@ -42,6 +43,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     known_failures: dict[str, dict[str, str]] = {}
     at_capacity: bool = False
     budget_s: float | None = None
+    proven: tuple[str, ...] = ()
     check_seed: int = 0
 
     @property

@@ -348,6 +348,18 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     power_w: list[float] = []
 
 
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An earlier run in which a variant passed its edge cases and sequences.
+
+    key:         hash of all that they depend on (harness/session/proofs.py).
+    verified_at: when, UTC, ISO 8601. gpu_id: on which GPU, as in Environment.
+    """
+
+    key: str
+    verified_at: str
+    gpu_id: str | None = None
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
     """One variant of one operator at one point.
 
@@ -359,6 +371,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     phase:          when a server calls the operator.
     known_failures: edge cases and sequences, as globs, that the variant is declared not to support -> why.
     process:        number of the process that measured it: the header's is 0, the others have a segment.
+    proof:          where the variant passed its edge cases, if an earlier run on this kind of machine verified them.
     """
 
     operator: str
@@ -373,6 +386,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     phase: Literal["decode", "prefill"] = "decode"
     known_failures: dict[str, str] = {}
     process: int = 0
+    proof: Proof | None = None
 
     @property
     def key(self) -> str:

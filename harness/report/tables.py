@@ -147,6 +147,10 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     title, legend = _title_and_legend(run, metric, cells[0].baseline, list(times.values()), below)
     notes = [*_shared_note(shared if rows else ""), *legend, *_missing_baseline(run, cells)]
     notes += [f"{name}, all {len(grid)} points: {ending}" for name, ending in columnless.items()]
+    if proven := sorted({(cell.variant, cell.proof.verified_at) for cell in cells if cell.proof}):
+        notes.append(
+            f"verified before: {', '.join(f'{name} ({at[:16]})' for name, at in proven)}; --reverify repeats it"
+        )
     notes += calibration_warnings(run)
     marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
     notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]

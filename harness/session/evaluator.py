@@ -220,7 +220,7 @@ class Evaluator:
             yield item.cell(name, Status.SKIPPED, reason=reason)
             return
 
-        if not (state.edge_cases_done or self._job.verified):
+        if not (state.edge_cases_done or self._job.verified or name in item.proven):
             yield from self._check_edge_cases(variant)
         if state.rejection is not None:
             yield item.cell(name, state.rejection.status, finding=state.rejection)

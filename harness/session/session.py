@@ -156,7 +156,7 @@ class Session:
         """
         first = item.operator not in self._begun
         self._begun.add(item.operator)
-        slow = item.slow if first and self._job.timed and not self._job.verified else ()
+        slow = set(item.slow) - set(item.proven) if first and self._job.timed and not self._job.verified else ()
         parts = [name for name in item.variants if name not in slow], [name for name in item.variants if name in slow]
         return [part for part in parts if part]
 

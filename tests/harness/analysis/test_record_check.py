@@ -7,6 +7,7 @@ from msgspec import structs
 
 from harness.analysis.record_check import CHECKS, problems
 from harness.records.file import read_run
+from harness.records.schema import Proof
 from tests import factory
 from tests.harness.cli.test_cli import call
 
@@ -60,6 +61,10 @@ FAULTS = {
     },
     "audited": {
         "1 cell not audited: CUPTI": lambda run: cell_with(run, no_audit="CUPTI delivers nothing"),
+        "verified on another GPU": lambda run: structs.replace(
+            run,
+            cells=[structs.replace(cell, proof=Proof(key="0", verified_at="", gpu_id="other")) for cell in run.cells],
+        ),
         "another run verified it": lambda run: header_with(run, verified_by="0" * 16),
     },
 }

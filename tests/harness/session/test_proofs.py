@@ -1,0 +1,133 @@
+"""Remembered proofs: the second run skips the edge cases, and nothing that differs is believed."""
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from harness.config.load import Measure
+from harness.config.sweep import cells
+from harness.discover import discover
+from harness.records.file import read_run
+from harness.records.schema import Cell
+from harness.session import evaluator, proofs
+from harness.session.messages import Job
+from tests import factory
+from tests.harness.cli.test_cli import TINY, call
+
+MINE = """
+from harness.contract import variant
+{line}
+
+@variant("decode_native")
+def mine(point, x, out):
+    def launch():
+        return None
+    return launch
+"""
+
+
+def key(environment=None, seed=0, file=None, catalog=None):
+    catalog = catalog or discover([file] if file else [])
+    name = "mine" if file else "chain_clamp"
+    keys = proofs.keys_of(
+        [catalog.find("decode_native", name)], catalog, environment or factory.gpu_environment(), seed
+    )
+    return keys.get(f"decode_native/{name}")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"driver": "581"}, {"triton": "3.7.0"}, {"torch": "2.12"}, {"gpu": "NVIDIA H100"}, {"cuda_core": "2"}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_another_machine_has_another_key(changed, catalog):
+    assert key(catalog=catalog) == key(catalog=catalog) is not None
+    assert key(factory.gpu_environment(**changed), catalog=catalog) != key(catalog=catalog)
+
+
+def test_another_seed_has_another_key(catalog):
+    assert len({key(seed=seed, catalog=catalog) for seed in (None, 0, 1)}) == 3
+
+
+def test_a_source_changed_with_the_same_time_stamp_and_size(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(MINE.format(line="A = 1"))
+    status, before = file.stat(), key(file=file)
+    file.write_text(MINE.format(line="A = 2"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file.stat().st_size == status.st_size
+    assert None not in (before, key(file=file))
+    assert key(file=file) != before
+
+
+@pytest.mark.parametrize("line", ["import yaml", "from yaml import load"])
+def test_a_variant_that_imports_what_is_not_hashed_is_never_remembered(line, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE.format(line=line))
+    assert key(file=tmp_path / "mine.py") is None
+
+
+def test_a_file_of_an_engine_is_part_of_the_key(tmp_path, monkeypatch, catalog):
+    wrapped = next(
+        v
+        for v in catalog.variants
+        if v.origin != "upstream.flash_mla" and any(need.startswith("vllm:") for need in v.requires)
+    )
+    need = next(need for need in wrapped.requires if need.startswith("vllm:")).split("|")[0]
+    inner, _, text = need.partition(":")[2].partition("#")
+    path = tmp_path / "vllm" / inner
+    path.parent.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = []
+    for number in (1, 2):
+        path.write_text(f"# {text} {number}")
+        keys += proofs.keys_of([wrapped], catalog, factory.gpu_environment(), 0).values()
+    assert len(set(keys)) == 2
+
+
+def test_a_damaged_file_counts_as_missing():
+    folder = Path(os.environ[proofs.FOLDER])
+    proofs.store("a", "2026-01-01T00:00:00+00:00", "b")
+    assert proofs.load({"v": "a"})["v"].gpu_id == "b"
+    good = (folder / "a.json").read_bytes()
+    for i in range(len(good)):
+        (folder / "a.json").write_bytes(good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :])
+        assert proofs.load({"v": "a"}) == {}, i
+        (folder / "a.json").write_bytes(good[:i])
+        assert proofs.load({"v": "a"}) == {}, i
+    (folder / "c.json").write_bytes(good)
+    assert proofs.load({"v": "c"}) == {}
+
+
+@pytest.mark.parametrize("value", ["off", "/proc/nowhere"])
+def test_without_a_folder_nothing_is_remembered(value, monkeypatch):
+    monkeypatch.setenv(proofs.FOLDER, value)
+    proofs.store("a", "2026", None)
+    proofs.forget("a")
+    assert proofs.load({"v": "a"}) == {}
+
+
+def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MINE.format(line=""))  # it writes nothing
+    monkeypatch.setattr(evaluator, "check_variant", lambda *_, **__: pytest.fail("an edge case was run"))
+    measure = Measure(max_rounds=3, min_rounds=3)
+    owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "mine.py"),), 0, measure, timed=True))
+    operator = owner.catalog.operators["decode_native"]
+    variants = [owner.catalog.find("decode_native", name) for name in ("chain_clamp", "mine")]
+    item = cells(operator, operator.complete({"batch_size": 3}), variants)
+    item = structs.replace(item, budget_s=0.1, proven=item.variants)
+    found = {event.variant: event.status for event in owner.cells(item) if isinstance(event, Cell)}
+    assert found == {"chain_clamp": "passed", "mine": "mismatch"}
+
+
+def test_the_second_run_believes_the_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+    run = ("tiny.yaml", "--device", "cpu", "--no-plots", "--seed", "3", "--only", "*/chain_clamp/*", "--out")
+    for folder, more in (("1", ()), ("2", ()), ("3", ("--reverify",)), ("4", ("--seed", "4"))):
+        code, out, err = call(*run, folder, *more)
+        assert code == 0, err
+        assert ("--reverify repeats" in " ".join(out.split())) is (folder == "2")
+        assert all((cell.proof is not None) is (folder == "2") for cell in read_run(f"{folder}/run.jsonl").cells)
