@@ -177,15 +177,14 @@ def _measured(
                 begun = True
                 for cell in known:
                     keep(cell)
-                remembered = _Remembered.of(plan, session.ready)
+                remembered = _Remembered.of(plan, session.ready.environment)
                 for outcome in session.run(remembered.marked(left)):
                     if isinstance(outcome, Progress):
                         update(outcome.done, outcome.doing)
                         continue
                     if isinstance(outcome, Segment):
                         plan.check_sources()
-                    if isinstance(outcome, Cell):
-                        outcome = remembered.named(outcome)
+                    remembered.see(outcome)
                     keep(structs.replace(outcome, process=plan.first_process + outcome.process))
                 remembered.keep()
         except KeyboardInterrupt:
@@ -203,56 +202,67 @@ def _measured(
 
 @dataclass
 class _Remembered:
-    """The proofs of a run. keys: variant -> key of its proof. proven: what earlier runs verified. passed, failed:
-    variants of this one.
+    """The proofs of a run.
+
+    keys:    variant -> key of its proof. proven: -> what an earlier run verified.
+    gpus:    process -> the GPU that it measures on, as in Environment.
+    passed:  variant that this run verified -> on which GPU. failed: variants that failed in it.
     """
 
     plan: Plan
     environment: Environment
     keys: dict[str, str]
     proven: dict[str, Proof]
-    passed: set[str] = field(default_factory=set)
+    gpus: dict[int, str | None] = field(default_factory=dict)
+    passed: dict[str, str | None] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, plan: Plan, ready: Ready) -> Self:
+    def of(cls, plan: Plan, environment: Environment) -> Self:
+        gpus = {0: environment.gpu_id}
         if plan.proof or plan.loops:  # verified by it, or not in items of their own
-            return cls(plan, ready.environment, {}, {})
+            return cls(plan, environment, {}, {}, gpus)
         plan.check_sources()  # the processes have imported them
-        keys = cls._keys(plan, ready.environment)
-        return cls(plan, ready.environment, keys, {} if plan.reverify else proofs.load(keys))
-
-    @staticmethod
-    def _keys(plan: Plan, environment: Environment) -> dict[str, str]:
-        seed = plan.source.config.measure.seed
-        return proofs.keys_of(plan.catalog.variants_of(plan.cells), plan.catalog, environment, seed)
+        keys = _proof_keys(plan, environment)
+        return cls(plan, environment, keys, {} if plan.reverify else proofs.load(keys), gpus)
 
     def marked(self, items: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        """The items with the proofs of their variants."""
         if not self.proven:
             return items
-        return [
-            structs.replace(item, proven=tuple(name for name in item.variants if item.id_of(name) in self.proven))
+        machine = proofs.machine_hash(self.environment)
+        by_item = [
+            {name: self.proven[item.id_of(name)] for name in item.variants if item.id_of(name) in self.proven}
             for item in items
         ]
+        return [
+            structs.replace(item, proven=proven, machine=machine) for item, proven in zip(items, by_item, strict=True)
+        ]
 
-    def named(self, cell: Cell) -> Cell:
-        """The cell with the proof of its variant."""
-        if cell.status is Status.PASSED:
-            self.passed.add(cell.variant_id)
-            return structs.replace(cell, proof=self.proven.get(cell.variant_id))
-        if cell.status.is_bad:
-            self.failed.add(cell.variant_id)
-        return cell
+    def see(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Segment):
+            if proofs.machine_hash(outcome.environment) == proofs.machine_hash(self.environment):
+                self.gpus[outcome.process] = outcome.environment.gpu_id
+        elif isinstance(outcome, Cell):
+            if outcome.status.is_bad:
+                self.failed.add(outcome.variant_id)
+            elif outcome.status is Status.PASSED and outcome.proof is None and outcome.process in self.gpus:
+                self.passed.setdefault(outcome.variant_id, self.gpus[outcome.process])
 
     def keep(self) -> None:
         """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""
-        for variant in self.failed & set(self.proven):
+        for variant in self.failed & set(self.keys):
             proofs.forget(self.keys[variant])
-        new = self.passed - self.failed - set(self.proven)
-        now = self._keys(self.plan, self.environment) if new else {}
-        for variant in new:
+        new = {variant: gpu for variant, gpu in self.passed.items() if variant not in self.failed}
+        now = _proof_keys(self.plan, self.environment) if new else {}
+        for variant, gpu in new.items():
             if variant in now and now[variant] == self.keys.get(variant):
-                proofs.store(now[variant], utc_now().isoformat(), self.environment.gpu_id)
+                proofs.store(now[variant], utc_now().isoformat(), gpu)
+
+
+def _proof_keys(plan: Plan, environment: Environment) -> dict[str, str]:
+    seed = plan.source.config.measure.seed
+    return proofs.keys_of(plan.catalog.variants_of(plan.cells), plan.catalog, environment, seed)
 
 
 def _first_line(plan: Plan, ready: Ready) -> Header | Segment:

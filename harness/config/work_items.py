@@ -18,7 +18,7 @@ from baselines.workloads.engine_state import EngineShape
 from harness.config.decode_loop import DecodeLoop, geometry_name
 from harness.contract import Buffers
 from harness.records.decode_loop import Loop, loop_key
-from harness.records.schema import Cell, Finding, Metrics, Place, Reason, Status, cell_key
+from harness.records.schema import Cell, Finding, Metrics, Place, Proof, Reason, Status, cell_key
 
 
 class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
@@ -29,7 +29,8 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     known_failures:      variant -> its known failures.
     at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
-    proven:      variants that passed their edge cases before (harness/session/proofs.py).
+    proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
+                 hash of (harness/session/proofs.py).
     check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
 
@@ -43,7 +44,8 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     known_failures: dict[str, dict[str, str]] = {}
     at_capacity: bool = False
     budget_s: float | None = None
-    proven: tuple[str, ...] = ()
+    proven: dict[str, Proof] = {}
+    machine: str = ""
     check_seed: int = 0
 
     @property

@@ -46,6 +46,8 @@ MATTERS: dict[str, tuple[Purpose, ...]] = {
     "torch": ("listed", "state", *_ONE_RECORD),
     "triton": ("listed", "state", *_ONE_RECORD),
     "cuda_core": ("listed", "state"),
+    "nvrtc": ("listed", "state"),
+    "compiler_settings": ("listed",),
     "gpu": (*_COMPARE, "same_run", *_ONE_RECORD),
     "gpu_id": (),
     "generation": ("listed",),

@@ -157,6 +157,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The machine and the software of a run. ``device`` is "cuda" or "cpu".
 
     gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known.
+    nvrtc:    version of NVRTC. compiler_settings: variables of the environment that change what compilers make, with
+        the hash of a file that one names.
     nvml_refused: readings that NVML refuses here, whose consequences ``notes`` tell.
     packages: package that variants wrap -> its version, of those that are there. checkouts: -> its checkout, of those
         that are no release.
@@ -169,6 +171,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     torch: str
     triton: str | None = None
     cuda_core: str | None = None
+    nvrtc: str | None = None
+    compiler_settings: dict[str, str] = {}
     gpu: str | None = None
     gpu_id: str | None = None
     generation: str | None = None

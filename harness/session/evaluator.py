@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 
 from harness import interpreter
 from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
@@ -26,9 +27,10 @@ from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.packages import checkouts, versions
-from harness.records.schema import Cell, Code, Finding, Metrics, Place, Reason, Status, cell_key
+from harness.records.schema import Cell, Code, Finding, Metrics, Place, Proof, Reason, Status, cell_key
 from harness.session.measure import Measuring, check_context, is_context_lost
 from harness.session.messages import Heartbeat, Job, Outputs, Ready
+from harness.session.proofs import machine_hash
 from harness.session.sources import package_needs
 from harness.timing.environment import describe
 from harness.timing.host_lock import lock_of
@@ -141,6 +143,7 @@ class Evaluator:
         self._interpreter = interpreter.launch_counter()
         self.timer: CudaTimer | None = None
         self._clocks = self._loops = None
+        self._machine: str | None = None
         self._idle_since = math.inf
         #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
@@ -175,6 +178,7 @@ class Evaluator:
             torch.cuda.profiler.start()
         needs = package_needs(self.catalog.variants)
         environment = describe(self._job.device, self._clocks, versions(needs), checkouts(needs))
+        self._machine = machine_hash(environment)
         return Ready(environment, calibration, self._compiled)
 
     def close(self) -> None:
@@ -198,11 +202,18 @@ class Evaluator:
             return
         for name in item.variants:
             yield Heartbeat(name, "verify")
-            yield from self._check(at, self.catalog.find(item.operator, name))
+            yield from self._with_proof(item, self._check(at, self.catalog.find(item.operator, name)))
         if at.verified:
             measuring = Measuring(self._job, self.timer, self._clocks)
-            yield from measuring.time(item, at.fixture, at.verified)
+            yield from self._with_proof(item, measuring.time(item, at.fixture, at.verified))
         self._idle_since = time.perf_counter()
+
+    def _with_proof(self, item: Cells, events: Iterator[Any]) -> Iterator[Any]:
+        """The events, with the proof of a cell that passed without its edge cases."""
+        for event in events:
+            if isinstance(event, Cell) and event.status is Status.PASSED:
+                event = structs.replace(event, proof=self._proof(item, event.variant))
+            yield event
 
     def _check(self, at: _At, variant: Variant) -> Iterator[Heartbeat | Cell]:
         """Yields the variant's cell, or puts its launch into ``at.verified``."""
@@ -220,7 +231,7 @@ class Evaluator:
             yield item.cell(name, Status.SKIPPED, reason=reason)
             return
 
-        if not (state.edge_cases_done or self._job.verified or name in item.proven):
+        if not (state.edge_cases_done or self._job.verified or self._proof(item, name)):
             yield from self._check_edge_cases(variant)
         if state.rejection is not None:
             yield item.cell(name, state.rejection.status, finding=state.rejection)
@@ -246,6 +257,11 @@ class Evaluator:
                 remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
                 metrics = Metrics(bytes_moved=at.fixture.bytes_moved)
                 yield item.cell(name, Status.PASSED, reason=remark, metrics=metrics)
+
+    def _proof(self, item: Cells, name: str) -> Proof | None:
+        """What stands for the edge cases of a variant here: one of another machine does not."""
+        state = self._states[item.id_of(name)]
+        return item.proven.get(name) if item.machine == self._machine and not state.edge_cases_done else None
 
     def _check_edge_cases(self, variant: Variant) -> Iterator[Heartbeat]:
         """Up to the first edge case or sequence that the variant does not pass."""

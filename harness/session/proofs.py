@@ -30,7 +30,12 @@ from harness.session.sources import package_needs
 #: Environment variable: the folder of the proofs, or "off".
 FOLDER = "BENCH_PROOF_CACHE"
 #: What a proof depends on of the machine, by fields of Environment.
-MACHINE = ("device", "processor", "python", "torch", "triton", "cuda_core", "gpu", "sm", "driver", "cuda")
+MACHINE = (
+    *("device", "processor", "python", "torch", "triton", "cuda_core", "nvrtc", "compiler_settings"),
+    *("gpu", "sm", "sm_count", "memory_bytes", "driver", "cuda"),
+)
+#: Triton takes kernels from a folder, whose files are not hashed, if this is set.
+OVERRIDE = "TRITON_KERNEL_OVERRIDE"
 #: Packages whose version is part of every proof. A variant that imports another one is never remembered, unless its
 #: ``requires=`` names it.
 VERSIONED = ("torch", "triton", "numpy", "cuda")
@@ -51,14 +56,21 @@ def keys_of(
 
     seed: of the configuration, None where every run draws its own.
     """
-    machine = {name: getattr(environment, name) for name in MACHINE} | {"numpy": importlib.metadata.version("numpy")}
-    engine = closure_hashes(ROOT, ENGINE)
-    keys = {}
-    for variant in variants:
-        if (sources := _sources(variant, catalog)) is not None:
-            depends = [variant.id, seed, sorted(machine.items()), sorted(engine.items()), sorted(sources.items())]
-            keys[variant.id] = _hash(depends)
-    return keys
+    if OVERRIDE in environment.compiler_settings:
+        return {}
+    machine, engine = machine_hash(environment), sorted(closure_hashes(ROOT, ENGINE).items())
+    sources = {variant.id: _sources(variant, catalog) for variant in variants}
+    return {
+        name: _hash([name, seed, machine, engine, sorted(files.items())])
+        for name, files in sources.items()
+        if files is not None
+    }
+
+
+def machine_hash(environment: Environment) -> str:
+    """Equal for machines whose proofs count for each other."""
+    values = {name: getattr(environment, name) for name in MACHINE} | {"numpy": importlib.metadata.version("numpy")}
+    return _hash(sorted(values.items()))
 
 
 def _sources(variant: Variant, catalog: Catalog) -> Mapping[str, str | None] | None:

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from harness.cli.recording import _Remembered
 from harness.config.load import Measure
 from harness.config.sweep import cells
 from harness.discover import discover
 from harness.records.file import read_run
-from harness.records.schema import Cell
+from harness.records.schema import Cell, Proof, Segment
 from harness.session import evaluator, proofs
 from harness.session.messages import Job
+from harness.timing.environment import describe
 from tests import factory
 from tests.harness.cli.test_cli import TINY, call
 
@@ -39,7 +41,10 @@ def key(environment=None, seed=0, file=None, catalog=None):
 
 @pytest.mark.parametrize(
     "changed",
-    [{"driver": "581"}, {"triton": "3.7.0"}, {"torch": "2.12"}, {"gpu": "NVIDIA H100"}, {"cuda_core": "2"}],
+    [
+        *({"driver": "581"}, {"triton": "3.7.0"}, {"torch": "2.12"}, {"gpu": "NVIDIA H100"}, {"cuda_core": "2"}),
+        *({"nvrtc": "13.0.88"}, {"compiler_settings": {"TRITON_DEFAULT_FP_FUSION": "0"}}),
+    ],
     ids=lambda changed: next(iter(changed)),
 )
 def test_another_machine_has_another_key(changed, catalog):
@@ -117,9 +122,60 @@ def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_pa
     operator = owner.catalog.operators["decode_native"]
     variants = [owner.catalog.find("decode_native", name) for name in ("chain_clamp", "mine")]
     item = cells(operator, operator.complete({"batch_size": 3}), variants)
-    item = structs.replace(item, budget_s=0.1, proven=item.variants)
-    found = {event.variant: event.status for event in owner.cells(item) if isinstance(event, Cell)}
-    assert found == {"chain_clamp": "passed", "mine": "mismatch"}
+    machine = proofs.machine_hash(owner.ready().environment)
+    proof = Proof(key="a", verified_at="2026", gpu_id="b")
+    item = structs.replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
+    found = {event.variant: event for event in owner.cells(item) if isinstance(event, Cell)}
+    assert {name: cell.status for name, cell in found.items()} == {"chain_clamp": "passed", "mine": "mismatch"}
+    assert {name: cell.proof for name, cell in found.items()} == {"chain_clamp": proof, "mine": None}
+
+
+def test_a_worker_on_another_machine_does_not_believe(monkeypatch):
+    checked = []
+    monkeypatch.setattr(evaluator, "check_variant", lambda operator, variant, *_, **__: checked.append(variant) or [])
+    owner = evaluator.Evaluator(Job("cpu", (), 0, Measure(max_rounds=3, min_rounds=3), timed=True))
+    owner.ready()
+    operator, variant = owner.catalog.operators["decode_native"], owner.catalog.find("decode_native", "chain_clamp")
+    item = cells(operator, operator.complete({"batch_size": 3}), [variant])
+    proven = {"chain_clamp": Proof(key="a", verified_at="2026")}
+    machine = proofs.machine_hash(factory.gpu_environment())
+    found = list(owner.cells(structs.replace(item, budget_s=0.1, proven=proven, machine=machine)))
+    assert checked == [variant]
+    assert all(event.proof is None for event in found if isinstance(event, Cell))
+
+
+def test_variables_that_change_what_compilers_make_are_described(monkeypatch, tmp_path):
+    tool = tmp_path / "ptxas"
+    tool.write_text("1")
+    for name, value in (
+        ("TRITON_PTXAS_PATH", str(tool)),
+        ("TRITON_DEBUG", "1"),
+        ("TRITON_CACHE_DIR", str(tmp_path)),
+    ):
+        monkeypatch.setenv(name, value)
+    before = describe("cpu").compiler_settings
+    assert before["TRITON_DEBUG"] == "1"
+    assert "TRITON_CACHE_DIR" not in before
+    tool.write_text("2")
+    assert describe("cpu").compiler_settings["TRITON_PTXAS_PATH"] != before["TRITON_PTXAS_PATH"]
+
+
+def test_with_kernels_from_a_folder_nothing_is_remembered(catalog):
+    environment = factory.gpu_environment(compiler_settings={"TRITON_KERNEL_OVERRIDE": "1"})
+    assert key(environment, catalog=catalog) is None
+
+
+def test_a_proof_names_the_gpu_that_verified(catalog):
+    """Of several GPUs the worker that ran the edge cases; a GPU of another kind proves nothing."""
+    ours = factory.gpu_environment(gpu_id="first")
+    second = factory.gpu_environment(gpu_id="second")
+    other = factory.gpu_environment(gpu_id="third", driver="1")
+    remembered = _Remembered(None, ours, {}, {}, {0: "first"})
+    for process, environment in ((1, second), (2, other)):
+        remembered.see(Segment(process=process, started="", why="", environment=environment))
+    for name, process in (("a", 1), ("b", 0), ("c", 2)):
+        remembered.see(structs.replace(factory.cell("decode_native", name, {"batch_size": 1}, 1.0), process=process))
+    assert remembered.passed == {"decode_native/a": "second", "decode_native/b": "first"}
 
 
 def test_the_second_run_believes_the_first(tmp_path, monkeypatch):
