@@ -104,19 +104,23 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         "--accelerators", metavar="MODELS", help="with --cluster: GPU models, such as H100,H200; a record for each"
     )
     run.add_argument(
-        "--verified-by",
-        metavar="RUN",
-        help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
-    )
-    run.add_argument(
-        "--reverify",
+        "--brief",
         action="store_true",
-        help="run all edge cases and sequences, also of variants that passed them before; see docs/verification.md",
+        help="as one of many processes that are compared: half of the calibration, no audit; for gate",
     )
+    _add_reverify(run)
     run.add_argument(
         "--hold",
         action="store_true",
         help="load everything, then wait for a line on stdin before using the GPU; for gate",
+    )
+
+
+def _add_reverify(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--reverify",
+        action="store_true",
+        help="run all edge cases and sequences, also of variants that passed them before; see docs/verification.md",
     )
 
 
@@ -217,6 +221,7 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     gate.add_argument(
         "--all", action="store_true", help="measure every cell, also those whose code is the same in both revisions"
     )
+    _add_reverify(gate)
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
     origin.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")

@@ -30,7 +30,6 @@ from harness.session.messages import Job, Ready
 from harness.session.resume import check_same_machine, check_same_sources
 from harness.session.session import Outcome, Progress, WallTime, header, segment, utc_now
 from harness.session.sources import source_hashes
-from harness.session.verified_by import check_proof_of_machine, check_same_code, record_hash, split
 from harness.session.worker import RunError
 from harness.wording import counted
 
@@ -45,7 +44,6 @@ class Plan:
     out:      folder of the record; None for a new one in results/.
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
-    proof:    the run that has verified the cells; those that it did not pass and time are taken from it as they are.
     reverify: whether to verify variants that are remembered as proven, too.
     """
 
@@ -59,7 +57,6 @@ class Plan:
     no_plots: bool
     shard: str | None = None
     resumed: Run | None = None
-    proof: Run | None = None
     reverify: bool = False
 
     @property
@@ -124,19 +121,16 @@ def record(console: Console, plan: Plan, session: Measuring) -> int:
 
     Ctrl-C keeps and reports what there is.
     """
-    resumed, proof, path = plan.resumed, plan.proof, plan.path
+    resumed, path = plan.resumed, plan.path
     plan.check_sources()
     if resumed and plan.missing:
         check_same_sources(resumed, plan.sources)
-    left, known = plan.missing, []
-    if proof:
-        left, known = split(plan.items, proof)
-        check_same_code(proof, plan.sources)
+    left = plan.missing
     if not resumed:
         refuse_foreign_table(path.parent)
     writer = Writer(path, resume=resumed is not None)
     try:
-        ending = _measured(console, plan, left, known, writer.write, session) if left else Ending()
+        ending = _measured(console, plan, left, writer.write, session) if left else Ending()
         run = read_run(path)  # what is on disk counts
     finally:
         writer.close()
@@ -162,12 +156,11 @@ def _measured(
     console: Console,
     plan: Plan,
     left: Sequence[WorkItem],
-    known: Sequence[Line],
     keep: Callable[[Line], None],
     session: Measuring,
 ) -> Ending:
-    """Keep the first line, the ``known`` cells, and a line for everything that is ``left``, however the run ends.
-    Raises RunError and KeyboardInterrupt where it cannot begin.
+    """Keep the first line, and a line for everything that is ``left``, however the run ends. Raises RunError and
+    KeyboardInterrupt where it cannot begin.
     """
     ending, begun = Ending(), False
     with progress_bar(console, len(keys_of(left))) as update:
@@ -175,8 +168,6 @@ def _measured(
             with session:
                 keep(_first_line(plan, session.ready))
                 begun = True
-                for cell in known:
-                    keep(cell)
                 remembered = _Remembered.of(plan, session.ready.environment)
                 for outcome in session.run(remembered.marked(left)):
                     if isinstance(outcome, Progress):
@@ -220,7 +211,7 @@ class _Remembered:
     @classmethod
     def of(cls, plan: Plan, environment: Environment) -> Self:
         gpus = {0: environment.gpu_id}
-        if plan.proof or plan.loops:  # verified by it, or not in items of their own
+        if plan.loops:  # their variants are not in items of their own
             return cls(plan, environment, {}, {}, gpus)
         plan.check_sources()  # the processes have imported them
         keys = _proof_keys(plan, environment)
@@ -266,9 +257,7 @@ def _proof_keys(plan: Plan, environment: Environment) -> dict[str, str]:
 
 
 def _first_line(plan: Plan, ready: Ready) -> Header | Segment:
-    """Raises RecordError where this is not the machine of ``resumed`` or ``proof``."""
-    if plan.proof:
-        check_proof_of_machine(plan.proof, ready.environment)
+    """Raises RecordError where this is not the machine of ``resumed``."""
     if plan.resumed:
         check_same_machine(plan.resumed, ready.environment)
         return segment(ready, "resumed", plan.job.measure.cache, plan.first_process)
@@ -281,7 +270,6 @@ def _first_line(plan: Plan, ready: Ready) -> Header | Segment:
         command=command_line(),
         variants=tuple(dict.fromkeys(variant.id for variant in plan.catalog.variants_of(plan.cells))),
         sources=plan.sources,
-        verified_by=record_hash(plan.proof) if plan.proof else None,
     )
 
 

@@ -276,7 +276,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     shard:            "2/8" where this run is one part of a sweep.
     sources:          file -> hash, of everything that the cells depend on (harness/session/sources.py); a file of a
                       package that variants wrap as ``vllm:_C.abi3.so``.
-    verified_by:      hash of the record of the run that verified and audited these cells, where this one did not.
     """
 
     schema: int
@@ -293,7 +292,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     cells: tuple[str, ...] = ()
     shard: str | None = None
     sources: dict[str, str] = {}
-    verified_by: str | None = None
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):

@@ -169,12 +169,12 @@ class Evaluator:
         """Describe the device, and on a GPU calibrate."""
         calibration = None
         if self._job.device == "cuda":
-            from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
+            from harness.timing.calibrate import BRIEF_ROUNDS, calibrate
 
             if self._job.timed:
                 self.timer.ramp(RAMP_AGAIN_S)
                 self._clocks.set_run_clock()
-                calibration = calibrate(self.timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
+                calibration = calibrate(self.timer, self._clocks, BRIEF_ROUNDS if self._job.brief else None)
             torch.cuda.profiler.start()
         needs = package_needs(self.catalog.variants)
         environment = describe(self._job.device, self._clocks, versions(needs), checkouts(needs))
@@ -231,7 +231,7 @@ class Evaluator:
             yield item.cell(name, Status.SKIPPED, reason=reason)
             return
 
-        if not (state.edge_cases_done or self._job.verified or self._proof(item, name)):
+        if not (state.edge_cases_done or self._proof(item, name)):
             yield from self._check_edge_cases(variant)
         if state.rejection is not None:
             yield item.cell(name, state.rejection.status, finding=state.rejection)
@@ -302,7 +302,8 @@ class Evaluator:
             if item.at_capacity and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
-                once = state.interpreted or item.at_capacity or self._job.verified
+                brief = self._job.brief and self._proof(item, variant.name) is not None
+                once = state.interpreted or item.at_capacity or brief
                 return verify_cell(at.fixture, variant, once=once)
 
     @contextmanager

@@ -117,6 +117,17 @@ def forget(key: str) -> None:
             (folder / key).with_suffix(".json").unlink()
 
 
+def usable() -> bool:
+    """Whether a proof that is stored now will be found again."""
+    folder = _folder()
+    if folder is None:
+        return False
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.access(folder, os.W_OK)
+    return False
+
+
 def _folder() -> Path | None:
     """None where proofs are switched off, or there is no home."""
     if (given := os.environ.get(FOLDER)) is not None:

@@ -69,7 +69,7 @@ class Session:
 
     def __init__(self, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
         self._job, self._start = job, start
-        self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
+        self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.brief
         self._compares = job.timed
         self.wall_time = WallTime(auditing=0.0 if self._audits else None)
         self._workers: list[SupervisedWorker] = []
@@ -152,11 +152,11 @@ class Session:
 
     def _batches(self, item: Cells) -> list[list[str]]:
         """At the first point of an operator, variants that are slow to verify run after the others, so that those are
-        timed without waiting. At later points, or if another run has verified them, all run together.
+        timed without waiting. At later points, or if a proof stands for the verification, all run together.
         """
         first = item.operator not in self._begun
         self._begun.add(item.operator)
-        slow = set(item.slow) - set(item.proven) if first and self._job.timed and not self._job.verified else ()
+        slow = set(item.slow) - set(item.proven) if first and self._job.timed else ()
         parts = [name for name in item.variants if name not in slow], [name for name in item.variants if name in slow]
         return [part for part in parts if part]
 
