@@ -31,8 +31,6 @@ def _complete(run: Run) -> str | None:
     if twice := next((key for key, count in present.items() if count > 1), None):
         return f"{twice} is there more than once; record it again"
     words = shlex.split(run.header.command)
-    if "--brief" in words:
-        return "it was recorded with --brief, without an audit; record it in full"
     if cut := next((flag for flag in ("--only", "--shard") if flag in words and not _merged(run, flag)), None):
         return f"it was recorded with {cut}, so it is a part of the sweep; run the whole configuration"
     return None
@@ -83,6 +81,8 @@ def _passed(run: Run) -> str | None:
 
 
 def _audited(run: Run) -> str | None:
+    if "--brief" in shlex.split(run.header.command):
+        return "it was recorded with --brief, so it was not audited; record it in full"
     elsewhere = [
         cell for cell in run.cells if cell.proof and cell.proof.gpu_id != run.process_of(cell).environment.gpu_id
     ]

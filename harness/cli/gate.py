@@ -234,8 +234,8 @@ class Gate:
             raise RecordError(reason) from None
 
     def comparison(self, pairs: int | None = None) -> Comparison:
-        """Of the first ``pairs`` pairs, or of all that are complete. Where there is none, of the processes that verified,
-        which say what broke. Raises RecordError and CompareError.
+        """Of the first ``pairs`` pairs, or of all that are complete. Where there is none, of the processes that
+        verified, which say what broke. Raises RecordError and CompareError.
         """
         if pairs is None:
             pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
@@ -256,8 +256,8 @@ class Gate:
         return all(self._record(side, pair + 1).is_file() for side in (BASE, HEAD))
 
     def _verify(self, suites: dict[str, Path]) -> None:
-        """The sides that are not verified yet. One of which a cell failed is verified once more, alone: the memory may not
-        have been enough for two processes.
+        """The sides that are not verified yet. One of which a cell failed is verified once more, alone: the memory may
+        not have been enough for two processes.
         """
         began = time.monotonic()
         sides = (HEAD,) if self.settings.same_code else (BASE, HEAD)
