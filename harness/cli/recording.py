@@ -21,6 +21,7 @@ from harness.config.load import Source
 from harness.config.work_items import Cells, LoopItem, WorkItem, keys_of, with_keys
 from harness.discover import Catalog
 from harness.exit_codes import BAD, INTERRUPTED
+from harness.records.decode_loop import Loop
 from harness.records.differences import changed_source
 from harness.records.file import Line, Writer, read_run
 from harness.records.schema import Cell, Environment, Header, Proof, RecordError, Run, Segment, Status
@@ -210,35 +211,34 @@ class _Remembered:
 
     @classmethod
     def of(cls, plan: Plan, environment: Environment) -> Self:
-        gpus = {0: environment.gpu_id}
-        if plan.loops:  # their variants are not in items of their own
-            return cls(plan, environment, {}, {}, gpus)
         plan.check_sources()  # the processes have imported them
         keys = _proof_keys(plan, environment)
-        return cls(plan, environment, keys, {} if plan.reverify else proofs.load(keys), gpus)
+        proven = {} if plan.reverify else proofs.load(keys)
+        return cls(plan, environment, keys, proven, {0: environment.gpu_id})
 
     def marked(self, items: Sequence[WorkItem]) -> Sequence[WorkItem]:
         """The items with the proofs of their variants."""
         if not self.proven:
             return items
         machine = proofs.machine_hash(self.environment)
-        by_item = [
-            {name: self.proven[item.id_of(name)] for name in item.variants if item.id_of(name) in self.proven}
-            for item in items
-        ]
-        return [
-            structs.replace(item, proven=proven, machine=machine) for item, proven in zip(items, by_item, strict=True)
-        ]
+        return [item.with_proofs(self.proven, machine) for item in items]
 
     def see(self, outcome: Outcome) -> None:
         if isinstance(outcome, Segment):
             if proofs.machine_hash(outcome.environment) == proofs.machine_hash(self.environment):
                 self.gpus[outcome.process] = outcome.environment.gpu_id
-        elif isinstance(outcome, Cell):
-            if outcome.status.is_bad:
-                self.failed.add(outcome.variant_id)
-            elif outcome.status is Status.PASSED and outcome.proof is None and outcome.process in self.gpus:
-                self.passed.setdefault(outcome.variant_id, self.gpus[outcome.process])
+            return
+        if isinstance(outcome, Cell):
+            variants, proven = {outcome.variant_id}, {outcome.variant_id} if outcome.proof else set()
+        elif isinstance(outcome, Loop):  # of a stack that fails, all are verified again
+            variants, proven = {"/".join(part) for part in outcome.operators.items()}, set(outcome.proofs)
+        else:
+            return
+        if outcome.status.is_bad:
+            self.failed |= variants
+        elif outcome.status is Status.PASSED and outcome.process in self.gpus:
+            for variant in variants - proven:
+                self.passed.setdefault(variant, self.gpus[outcome.process])
 
     def keep(self) -> None:
         """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""

@@ -68,6 +68,11 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
         budget_s = self.budget_s and self.budget_s * len(chosen) / len(self.variants)
         return structs.replace(self, variants=chosen, budget_s=budget_s)
 
+    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Cells:
+        """proven: "operator/variant" -> proof."""
+        own = {name: proven[self.id_of(name)] for name in self.variants if self.id_of(name) in proven}
+        return structs.replace(self, proven=own, machine=machine)
+
     def cell(
         self,
         variant: str,
@@ -185,13 +190,18 @@ class PlannedStack:
 
 
 class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
-    """One decode loop: verify its stacks, and let them take turns. Its ``variants`` are the names of the stacks."""
+    """One decode loop: verify its stacks, and let them take turns. Its ``variants`` are the names of the stacks.
+
+    proven: "operator/variant" -> proof, and machine: as in Cells.
+    """
 
     config: DecodeLoop
     at: LoopPoint
     shape: EngineShape
     reference: str
     stacks: tuple[PlannedStack, ...]
+    proven: dict[str, Proof] = {}
+    machine: str = ""
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -223,6 +233,13 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
             known_failures=dict(planned.known_failures),
             status=status,
             **rest,
+        )
+
+    def with_proofs(self, proven: dict[str, Proof], machine: str) -> LoopItem:
+        """proven: "operator/variant" -> proof."""
+        names = {f"{operator}/{variant}" for stack in self.stacks for operator, variant in stack.parts}
+        return structs.replace(
+            self, proven={name: proof for name, proof in proven.items() if name in names}, machine=machine
         )
 
     def failed(self, variant: str, **fields: Any) -> Loop:

@@ -446,9 +446,9 @@ class Run(msgspec.Struct, frozen=True, dict=True):
         """The calibration of the process that timed this cell."""
         return self.process_of(cell).calibration
 
-    def process_of(self, cell: Cell) -> Header | Segment:
-        """The line that describes the process which measured this cell."""
-        return self._processes.get(cell.process, self.header)
+    def process_of(self, line: Cell | Loop) -> Header | Segment:
+        """The line that describes the process which measured this cell or loop."""
+        return self._processes.get(line.process, self.header)
 
     @cached_property
     def _processes(self) -> dict[int, Segment]:

@@ -212,7 +212,7 @@ class Evaluator:
         """The events, with the proof of a cell that passed without its edge cases."""
         for event in events:
             if isinstance(event, Cell) and event.status is Status.PASSED:
-                event = structs.replace(event, proof=self._proof(item, event.variant))
+                event = structs.replace(event, proof=self.proof_of(item, event.variant))
             yield event
 
     def _check(self, at: _At, variant: Variant) -> Iterator[Heartbeat | Cell]:
@@ -231,7 +231,7 @@ class Evaluator:
             yield item.cell(name, Status.SKIPPED, reason=reason)
             return
 
-        if not (state.edge_cases_done or self._proof(item, name)):
+        if not (state.edge_cases_done or self.proof_of(item, name)):
             yield from self._check_edge_cases(variant)
         if state.rejection is not None:
             yield item.cell(name, state.rejection.status, finding=state.rejection)
@@ -258,7 +258,7 @@ class Evaluator:
                 metrics = Metrics(bytes_moved=at.fixture.bytes_moved)
                 yield item.cell(name, Status.PASSED, reason=remark, metrics=metrics)
 
-    def _proof(self, item: Cells, name: str) -> Proof | None:
+    def proof_of(self, item: Cells, name: str) -> Proof | None:
         """What stands for the edge cases of a variant here: one of another machine does not."""
         state = self._states[item.id_of(name)]
         return item.proven.get(name) if item.machine == self._machine and not state.edge_cases_done else None
@@ -302,7 +302,7 @@ class Evaluator:
             if item.at_capacity and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
-                brief = self._job.brief and self._proof(item, variant.name) is not None
+                brief = self._job.brief and self.proof_of(item, variant.name) is not None
                 once = state.interpreted or item.at_capacity or brief
                 return verify_cell(at.fixture, variant, once=once)
 
