@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -539,8 +540,9 @@ def _run(arguments: list[str]) -> int:
             print(f"error: no command and no file {arguments[0]!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
         arguments.insert(0, "run")
-    top = parser()
+    began, top = time.monotonic(), parser()
     options, unknown = top.parse_known_args(arguments)
+    options.began = began
     if unknown:
         top.prog = f"bench.py {options.command}"  # whose help has the flags
         if old := next((flag for word in unknown if (flag := word.partition("=")[0]) in RENAMED), None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from harness.exit_codes import BAD, INTERRUPTED
 from harness.records.decode_loop import Loop
 from harness.records.differences import changed_source
 from harness.records.file import Line, Writer, read_run
-from harness.records.schema import Cell, Environment, Header, Proof, RecordError, Run, Segment, Status
+from harness.records.schema import Cell, Environment, Header, Proof, RecordError, Run, Segment, Status, rounded
 from harness.report.console import print_to_stderr, progress_bar
 from harness.session import proofs
 from harness.session.messages import Job, Ready
@@ -46,6 +47,7 @@ class Plan:
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
     reverify: whether to verify variants that are remembered as proven, too.
+    began:    when the command, or what it does for this plan, began, by time.monotonic().
     """
 
     source: Source
@@ -59,6 +61,7 @@ class Plan:
     shard: str | None = None
     resumed: Run | None = None
     reverify: bool = False
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def loops(self) -> bool:
@@ -163,11 +166,11 @@ def _measured(
     """Keep the first line, and a line for everything that is ``left``, however the run ends. Raises RunError and
     KeyboardInterrupt where it cannot begin.
     """
-    ending, begun = Ending(), False
+    ending, begun, planning_s = Ending(), False, time.monotonic() - plan.began
     with progress_bar(console, len(keys_of(left))) as update:
         try:
             with session:
-                keep(_first_line(plan, session.ready))
+                keep(_first_line(plan, session.ready, planning_s))
                 begun = True
                 remembered = _Remembered.of(plan, session.ready.environment)
                 for outcome in session.run(remembered.marked(left)):
@@ -256,8 +259,10 @@ def _proof_keys(plan: Plan, environment: Environment) -> dict[str, str]:
     return proofs.keys_of(plan.catalog.variants_of(plan.cells), plan.catalog, environment, seed)
 
 
-def _first_line(plan: Plan, ready: Ready) -> Header | Segment:
+def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment:
     """Raises RecordError where this is not the machine of ``resumed``."""
+    start_s = ready.seconds.get("start", 0.0) + planning_s
+    ready = structs.replace(ready, seconds=rounded(ready.seconds | {"start": start_s}))
     if plan.resumed:
         check_same_machine(plan.resumed, ready.environment)
         return segment(ready, "resumed", plan.job.measure.cache, plan.first_process)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -50,9 +51,10 @@ def run(options: argparse.Namespace) -> int:
     device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
     if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
         raise KeyboardInterrupt
+    began = time.monotonic() if options.hold else options.began
     if not options.plan:
         print_broken(catalog)
-    plans = [_planned(options, source, resumed, device, catalog) for source in sources]
+    plans = [replace(_planned(options, source, resumed, device, catalog), began=began) for source in sources]
     if options.plan:
         for plan in plans:
             _print_plan(plan)
@@ -62,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
     def measure(plan: Plan) -> int:
         if len(plans) > 1:
             make_console().rule(Text(plan.source.config.name))
+            plan = replace(plan, began=began if plan is plans[0] else time.monotonic())
         return _on_cluster(options, plan) if options.cluster is not None else _here(plan, gpus, kept)
 
     try:

@@ -63,6 +63,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     trace:     a few steps after the last block, on the lanes of host and device.
     known_failures: ``OPERATOR/VARIANT at 'GLOB'`` -> why a variant fails at these edge cases and sequences.
     process:   as of a cell.
+    seconds:   as of a cell; verification counts for the first stack that needs it.
     proofs:    "operator/variant" -> where it passed its edge cases, of those that an earlier run verified.
     """
 
@@ -81,6 +82,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     known_failures: dict[str, str] = {}
     process: int = 0
     proofs: dict[str, Proof] = {}
+    seconds: dict[str, float] = {}
 
     @property
     def variant(self) -> str:

@@ -276,6 +276,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     shard:            "2/8" where this run is one part of a sweep.
     sources:          file -> hash, of everything that the cells depend on (harness/session/sources.py); a file of a
                       package that variants wrap as ``vllm:_C.abi3.so``.
+    seconds:          activity -> how long it took until the first cell (harness/analysis/seconds.py).
     """
 
     schema: int
@@ -292,6 +293,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     cells: tuple[str, ...] = ()
     shard: str | None = None
     sources: dict[str, str] = {}
+    seconds: dict[str, float] = {}
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
@@ -299,6 +301,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_fiel
     on several GPUs, one of another GPU.
 
     process: its number, which its cells have, too; that of the header is 0.
+    seconds: as in Header.
     """
 
     process: int
@@ -307,6 +310,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_fiel
     environment: Environment
     calibration: Calibration | None = None
     uncalibrated: tuple[str, ...] = ()
+    seconds: dict[str, float] = {}
 
 
 class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
@@ -374,6 +378,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     known_failures: edge cases and sequences, as globs, that the variant is declared not to support -> why.
     process:        number of the process that measured it: the header's is 0, the others have a segment.
     proof:          where the variant passed its edge cases, if an earlier run on this kind of machine verified them.
+    seconds:        activity -> how long it took (harness/analysis/seconds.py).
     """
 
     operator: str
@@ -389,6 +394,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     known_failures: dict[str, str] = {}
     process: int = 0
     proof: Proof | None = None
+    seconds: dict[str, float] = {}
 
     @property
     def key(self) -> str:
@@ -477,6 +483,11 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     def cache(self) -> str:
         """The cache state's name."""
         return self.header.config["measure"]["cache"]
+
+
+def rounded(seconds: dict[str, float]) -> dict[str, float]:
+    """As records have them."""
+    return {activity: round(s, 3) for activity, s in seconds.items()}
 
 
 def cell_key(operator: str, variant: str, point: str) -> str:

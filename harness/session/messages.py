@@ -95,12 +95,13 @@ class Heartbeat(_Message):
 
 class Ready(_Message):
     """An evaluator's answer to Calibrate. compiled: CUDA source -> architecture -> "ok" or NVRTC's error (without a GPU
-    only).
+    only). seconds: as in Header.
     """
 
     environment: Environment
     calibration: Calibration | None
     compiled: dict[str, dict[str, str]]
+    seconds: dict[str, float] = {}
 
 
 class AuditReady(_Message):

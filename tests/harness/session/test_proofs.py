@@ -1,6 +1,9 @@
 """Remembered proofs: the second run skips the edge cases, and nothing that differs is believed."""
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +12,9 @@ from msgspec import structs
 from harness.cli.recording import _Remembered
 from harness.config.load import Measure
 from harness.config.sweep import cells
-from harness.discover import discover
+from harness.discover import ROOT, discover
 from harness.records.file import read_run
-from harness.records.schema import Cell, Proof, Segment
+from harness.records.schema import Cell, Proof, Segment, Status
 from harness.session import evaluator, proofs
 from harness.session.messages import Job
 from harness.timing.environment import describe
@@ -26,6 +29,25 @@ from harness.contract import variant
 def mine(point, x, out):
     def launch():
         return None
+    return launch
+"""
+
+#: Right with ``more`` 0; with 1 it is wrong except at the points of TINY.
+RIGHT = """
+from baselines.decode_native.chains import flat_view
+from baselines.decode_native.operator import views
+from harness.contract import variant
+
+
+@variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
+def mine(point, x, out):
+    fill, view = flat_view(point, x, out), views(point, out)["context_lens"]
+
+    def launch():
+        fill()
+        if point.batch_size not in (3, 4):
+            view.add_({more})
+
     return launch
 """
 
@@ -178,6 +200,65 @@ def test_a_proof_names_the_gpu_that_verified(catalog):
     assert remembered.passed == {"decode_native/a": "second", "decode_native/b": "first"}
 
 
+def test_a_proof_is_forgotten_when_its_variant_fails(monkeypatch):
+    """Also by a run that did not look at it (--reverify)."""
+    proofs.store("k", "2026", None)
+    environment = factory.cpu_environment()
+    cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
+    remembered = _Remembered(None, environment, {cell.variant_id: "k"}, {}, {0: None})
+    remembered.see(cell)
+    remembered.see(structs.replace(cell, status=Status.MISMATCH))
+    remembered.keep()
+    assert proofs.load({"v": "k"}) == {}
+
+
+def test_a_source_that_changes_during_the_run_proves_nothing(monkeypatch):
+    environment = factory.cpu_environment()
+    cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
+    for now, stored in (("k", True), ("other", False)):
+        monkeypatch.setattr("harness.cli.recording._proof_keys", lambda *_, now=now: {cell.variant_id: now})
+        remembered = _Remembered(None, environment, {cell.variant_id: "k"}, {}, {0: None})
+        remembered.see(cell)
+        remembered.keep()
+        assert (proofs.load({"v": "k"}) != {}) is stored
+        proofs.forget("k")
+
+
+def test_a_poisoned_cache_is_never_believed(tmp_path, monkeypatch):
+    """A whole run for each poison. The kernel is right at the point of the run and wrong at another one."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+    helper = Path("mine.py")
+    helper.write_text(RIGHT.format(more="0"))
+    run = ("tiny.yaml", "--device", "cpu", "--no-plots", "--seed", "3", "--variants", "mine.py")
+    run += ("--set", "variants=[mine]", "--set", "baseline=mine")
+
+    def verdict(folder, *more):
+        call(*run, "--out", folder, *more)
+        (cell,) = read_run(f"{folder}/run.jsonl").cells[:1]
+        return cell.status, cell.proof is not None
+
+    assert verdict("first") == ("passed", False)
+    assert verdict("again") == ("passed", True)
+    proof = next(Path(os.environ[proofs.FOLDER]).iterdir())
+    good = proof.read_bytes()
+
+    proof.write_bytes(good.replace(b"2", b"3", 1))
+    assert verdict("flipped") == ("passed", False)
+
+    proof.write_bytes(good)
+    status = helper.stat()
+    helper.write_text(RIGHT.format(more="1"))
+    os.utime(helper, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert helper.stat().st_size == status.st_size
+    assert verdict("same stamp") == ("mismatch", False)
+
+    helper.write_text(RIGHT.format(more="0"))
+    assert verdict("put back") == ("passed", True)
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    assert verdict("other compiler") == ("passed", False)
+
+
 def test_the_second_run_believes_the_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(TINY)
@@ -187,3 +268,26 @@ def test_the_second_run_believes_the_first(tmp_path, monkeypatch):
         assert code == 0, err
         assert ("--reverify repeats" in " ".join(out.split())) is (folder == "2")
         assert all((cell.proof is not None) is (folder == "2") for cell in read_run(f"{folder}/run.jsonl").cells)
+
+
+def _imported(suite):
+    command = [sys.executable, "-c", "import harness; import kernels.mine"]
+    return subprocess.run(command, cwd=suite, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_what_is_imported_is_what_the_file_holds(tmp_path):
+    """Python itself takes bytecode for current by time stamp and size."""
+    suite = tmp_path / "suite"
+    for package in ("harness", "kernels"):
+        (suite / package).mkdir(parents=True)
+        (suite / package / "__init__.py").touch()
+    for name in ("__init__.py", "import_by_content.py"):
+        shutil.copy(ROOT / "harness" / name, suite / "harness")
+    file = suite / "kernels" / "mine.py"
+    seen = []
+    for number in (1, 2, 2):
+        file.write_text(f"print({number})")
+        os.utime(file, ns=(0, 10**18))
+        seen.append(_imported(suite))
+    assert seen == ["1", "2", "2"]
+    assert len(list(file.parent.glob("__pycache__/mine*"))) == 1
