@@ -7,7 +7,8 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -167,12 +168,13 @@ def _measured(
     KeyboardInterrupt where it cannot begin.
     """
     ending, begun, planning_s = Ending(), False, time.monotonic() - plan.began
-    with progress_bar(console, len(keys_of(left))) as update:
+    with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
+        code = thread.submit(_code, plan)  # while the processes start
         try:
             with session:
                 keep(_first_line(plan, session.ready, planning_s))
                 begun = True
-                remembered = _Remembered.of(plan, session.ready.environment)
+                remembered = _Remembered.of(plan, code.result(), session.ready.environment)
                 for outcome in session.run(remembered.marked(left)):
                     if isinstance(outcome, Progress):
                         update(outcome.done, outcome.doing)
@@ -213,9 +215,10 @@ class _Remembered:
     failed: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, plan: Plan, environment: Environment) -> Self:
+    def of(cls, plan: Plan, code: Mapping[str, str], environment: Environment) -> Self:
+        """code: as the files were since they were planned."""
         plan.check_sources()  # the processes have imported them
-        keys = _proof_keys(plan, environment)
+        keys = proofs.keys_of(code, environment, plan.source.config.measure.seed)
         proven = {} if plan.reverify else proofs.load(keys)
         return cls(plan, environment, keys, proven, {0: environment.gpu_id})
 
@@ -243,20 +246,22 @@ class _Remembered:
             for variant in variants - proven:
                 self.passed.setdefault(variant, self.gpus[outcome.process])
 
+    def _keys_now(self) -> dict[str, str]:
+        return proofs.keys_of(_code(self.plan), self.environment, self.plan.source.config.measure.seed)
+
     def keep(self) -> None:
         """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""
         for variant in self.failed & set(self.keys):
             proofs.forget(self.keys[variant])
         new = {variant: gpu for variant, gpu in self.passed.items() if variant not in self.failed}
-        now = _proof_keys(self.plan, self.environment) if new else {}
+        now = self._keys_now() if new else {}
         for variant, gpu in new.items():
             if variant in now and now[variant] == self.keys.get(variant):
                 proofs.store(now[variant], utc_now().isoformat(), gpu)
 
 
-def _proof_keys(plan: Plan, environment: Environment) -> dict[str, str]:
-    seed = plan.source.config.measure.seed
-    return proofs.keys_of(plan.catalog.variants_of(plan.cells), plan.catalog, environment, seed)
+def _code(plan: Plan) -> dict[str, str]:
+    return proofs.code_of(plan.catalog.variants_of(plan.cells), plan.catalog)
 
 
 def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment:

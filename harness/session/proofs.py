@@ -49,22 +49,24 @@ class _Entry(msgspec.Struct, frozen=True):
     checksum: str
 
 
-def keys_of(
-    variants: Iterable[Variant], catalog: Catalog, environment: Environment, seed: int | None
-) -> dict[str, str]:
-    """Id -> hash of all that the verification of a variant depends on; without those for which this is not known.
+def code_of(variants: Iterable[Variant], catalog: Catalog) -> dict[str, str]:
+    """Id -> hash of all files that the verification of a variant depends on; without those for which this is not
+    known.
+    """
+    engine = sorted(closure_hashes(ROOT, ENGINE).items())
+    sources = {variant.id: _sources(variant, catalog) for variant in variants}
+    return {name: _hash([engine, sorted(files.items())]) for name, files in sources.items() if files is not None}
 
-    seed: of the configuration, None where every run draws its own.
+
+def keys_of(code: Mapping[str, str], environment: Environment, seed: int | None) -> dict[str, str]:
+    """Id -> hash of all that the verification of a variant depends on.
+
+    code: of ``code_of``. seed: of the configuration, None where every run draws its own.
     """
     if OVERRIDE in environment.compiler_settings:
         return {}
-    machine, engine = machine_hash(environment), sorted(closure_hashes(ROOT, ENGINE).items())
-    sources = {variant.id: _sources(variant, catalog) for variant in variants}
-    return {
-        name: _hash([name, seed, machine, engine, sorted(files.items())])
-        for name, files in sources.items()
-        if files is not None
-    }
+    machine = machine_hash(environment)
+    return {name: _hash([name, seed, machine, files]) for name, files in code.items()}
 
 
 def machine_hash(environment: Environment) -> str:

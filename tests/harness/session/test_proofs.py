@@ -55,9 +55,8 @@ def mine(point, x, out):
 def key(environment=None, seed=0, file=None, catalog=None):
     catalog = catalog or discover([file] if file else [])
     name = "mine" if file else "chain_clamp"
-    keys = proofs.keys_of(
-        [catalog.find("decode_native", name)], catalog, environment or factory.gpu_environment(), seed
-    )
+    code = proofs.code_of([catalog.find("decode_native", name)], catalog)
+    keys = proofs.keys_of(code, environment or factory.gpu_environment(), seed)
     return keys.get(f"decode_native/{name}")
 
 
@@ -110,7 +109,7 @@ def test_a_file_of_an_engine_is_part_of_the_key(tmp_path, monkeypatch, catalog):
     keys = []
     for number in (1, 2):
         path.write_text(f"# {text} {number}")
-        keys += proofs.keys_of([wrapped], catalog, factory.gpu_environment(), 0).values()
+        keys += proofs.keys_of(proofs.code_of([wrapped], catalog), factory.gpu_environment(), 0).values()
     assert len(set(keys)) == 2
 
 
@@ -216,7 +215,7 @@ def test_a_source_that_changes_during_the_run_proves_nothing(monkeypatch):
     environment = factory.cpu_environment()
     cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
     for now, stored in (("k", True), ("other", False)):
-        monkeypatch.setattr("harness.cli.recording._proof_keys", lambda *_, now=now: {cell.variant_id: now})
+        monkeypatch.setattr(_Remembered, "_keys_now", lambda self, now=now: {cell.variant_id: now})
         remembered = _Remembered(None, environment, {cell.variant_id: "k"}, {}, {0: None})
         remembered.see(cell)
         remembered.keep()
