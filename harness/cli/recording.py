@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -169,12 +169,15 @@ def _measured(
     """
     ending, begun, planning_s = Ending(), False, time.monotonic() - plan.began
     with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
-        code = thread.submit(_code, plan)  # while the processes start
+        try:
+            code = thread.submit(_code, plan).result  # while the processes start
+        except RuntimeError:  # the system starts no thread; the session, which needs some, says so
+            code = partial(_code, plan)
         try:
             with session:
                 keep(_first_line(plan, session.ready, planning_s))
                 begun = True
-                remembered = _Remembered.of(plan, code.result(), session.ready.environment)
+                remembered = _Remembered.of(plan, code(), session.ready.environment)
                 for outcome in session.run(remembered.marked(left)):
                     if isinstance(outcome, Progress):
                         update(outcome.done, outcome.doing)
