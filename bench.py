@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,14 +105,23 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         "--accelerators", metavar="MODELS", help="with --cluster: GPU models, such as H100,H200; a record for each"
     )
     run.add_argument(
-        "--verified-by",
-        metavar="RUN",
-        help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
+        "--brief",
+        action="store_true",
+        help="as one of many processes that are compared: half of the calibration, no audit; for gate",
     )
+    _add_reverify(run)
     run.add_argument(
         "--hold",
         action="store_true",
         help="load everything, then wait for a line on stdin before using the GPU; for gate",
+    )
+
+
+def _add_reverify(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--reverify",
+        action="store_true",
+        help="run all edge cases and sequences, also of variants that passed them before; see docs/verification.md",
     )
 
 
@@ -212,6 +222,7 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     gate.add_argument(
         "--all", action="store_true", help="measure every cell, also those whose code is the same in both revisions"
     )
+    _add_reverify(gate)
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
     origin.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
@@ -529,8 +540,9 @@ def _run(arguments: list[str]) -> int:
             print(f"error: no command and no file {arguments[0]!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
         arguments.insert(0, "run")
-    top = parser()
+    began, top = time.monotonic(), parser()
     options, unknown = top.parse_known_args(arguments)
+    options.began = began
     if unknown:
         top.prog = f"bench.py {options.command}"  # whose help has the flags
         if old := next((flag for word in unknown if (flag := word.partition("=")[0]) in RENAMED), None):

@@ -21,6 +21,7 @@ from cuda.bindings import driver
 from cuda.core import Kernel, ObjectCode, Program, ProgramOptions
 from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 
+from harness.compile_time import compile_time
 from harness.cuda_graph import checked
 from harness.dependencies import headers, include_path
 from harness.launch import packed
@@ -53,7 +54,8 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
         key = _cache_key(path, text, options)
         if (cubin := _cached(key)) is not None:
             return ObjectCode.from_cubin(cubin, name=path.name)
-        code = Program(text, "c++", options).compile("cubin")
+        with compile_time().counted():
+            code = Program(text, "c++", options).compile("cubin")
     except OSError as error:
         raise CompileError(f"{path}: {error.strerror}") from None
     except Exception as error:  # cuda-core raises a private class; its text holds NVRTC's log

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from baselines.workloads.engine_state import LoopBinding
 from harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
+from harness.import_by_content import ContentLoader
 from harness.packages import is_there
 from harness.records.schema import Code, Reason
 from harness.wording import did_you_mean, first_line
@@ -223,7 +224,8 @@ def _wrong_limit(variant: Variant, operator: Operator) -> str | None:
 def import_file(path: Path) -> ModuleType:
     """Import a file of --variants; streams that it replaces are put back. Raises DiscoveryError."""
     name = f"variants_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = ContentLoader(name, str(path)) if path.suffix == ".py" else None
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None or not path.is_file():
         siblings = sorted(file.name for file in path.parent.glob("*.py"))
         problem = "not a Python file" if path.exists() else f"no such file{did_you_mean(path.name, siblings)}"

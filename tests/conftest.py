@@ -11,6 +11,7 @@ import torch
 
 from harness import interpreter
 from harness.report import console
+from harness.session import proofs
 from tests import tier
 
 TESTS = Path(__file__).parent
@@ -91,6 +92,12 @@ def own_interpreter():
     os.environ.pop(interpreter.SWITCH, None)
     if before is not None:
         os.environ[interpreter.SWITCH] = before
+
+
+@pytest.fixture(autouse=True)
+def own_proofs(monkeypatch, tmp_path_factory):
+    """No test believes what another one, or the user, has verified."""
+    monkeypatch.setenv(proofs.FOLDER, str(tmp_path_factory.mktemp("proofs")))
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ from harness.analysis.across_gpus import across_gpus
 from harness.analysis.decode_loop import alone, delta, reference_of, value
 from harness.analysis.decode_loop import by_point as loops_by_point
 from harness.analysis.estimators import estimates, residuals
+from harness.analysis.seconds import ACTIVITIES, seconds_of
 from harness.analysis.stats import (
     block_copy_us,
     copy_bandwidth,
@@ -515,6 +516,17 @@ def agreement(names: Sequence[str] = RECORDS) -> list[str]:
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
+def seconds() -> list[str]:
+    """Where the seconds of the records went, of those that tell."""
+    told = {name: spent for name in (*RECORDS, *LOOP_RECORDS) if (spent := seconds_of(record(name)))}
+    names = list(dict.fromkeys(told))
+    rows = [
+        [activity, meaning, *(significant(told[name][activity]) if activity in told[name] else "" for name in names)]
+        for activity, meaning in ACTIVITIES.items()
+    ]
+    return markdown_table(["activity", "seconds of", *(f"`{short_name(name)}`" for name in names)], rows, 2)
+
+
 #: Hot records with cells of 128 requests.
 PLACEMENT_RECORDS = ("full", "mtp3", "mtp1", "mtp5", "native", "step", "whole_step", "mamba_spec")
 
@@ -802,6 +814,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "runs": runs,
     "loop-runs": lambda: runs(LOOP_RECORDS),
     "agreement": agreement,
+    "seconds": seconds,
     "h100-environment": lambda: environment(H100_RECORDS),
     "h100-overview": lambda: overview(H100_RECORDS[:3]),
     "h100-runs": lambda: runs(H100_RECORDS),

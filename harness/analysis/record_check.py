@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from harness.analysis.warnings import audit_warnings, disturbed_samples
+from harness.records.decode_loop import Loop
 from harness.records.endings import ending
 from harness.records.schema import Run
 from harness.wording import counted
@@ -81,8 +82,13 @@ def _passed(run: Run) -> str | None:
 
 
 def _audited(run: Run) -> str | None:
-    if run.header.verified_by is not None:
-        return "another run verified it (--verified-by); record it in full"
+    if "--brief" in shlex.split(run.header.command):
+        return "it was recorded with --brief, so it was not audited; record it in full"
+    for line in (*run.cells, *run.loops):
+        proofs = line.proofs if isinstance(line, Loop) else {line.variant_id: line.proof} if line.proof else {}
+        for name, proof in proofs.items():
+            if proof.gpu_id != run.process_of(line).environment.gpu_id:
+                return f"{name} was verified on another GPU; record it with --reverify"
     warnings = audit_warnings(run.cells)
     return f"{warnings[0]}; CUPTI must be free and permitted" if warnings else None
 

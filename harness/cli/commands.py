@@ -124,7 +124,8 @@ def gate_command(options: argparse.Namespace) -> int:
 
     console = make_console()
     if options.resume is not None:
-        if options.base or options.head or options.out or options.all or options.upstream or options.checkout:
+        beside = ("base", "head", "out", "all", "reverify", "upstream", "checkout")
+        if any(getattr(options, name) for name in beside):
             raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
         gate = resume(options.resume, console)
     elif options.checkout is not None and options.upstream is None:

@@ -2,14 +2,15 @@
 
 Cells whose code is the same in both revisions are left out, but for a few controls, which show that the machine is
 steady. First one process of each revision verifies and audits the cells; both run at the same time, and their times are
-not used. Of the same code twice, one does. The others time what it passed (``run --verified-by``), one at a time and in
-turns (base head, head base, ...), so that a drift of the machine meets both sides alike. The sides are compared after
+not used. Of the same code twice, one does. The others time what passed in it (``run --brief``), whose proofs they find
+in the cache (harness/session/proofs.py), one at a time and in turns (base head, head base, ...), so that a drift of the
+machine meets both sides alike. The sides are compared after
 LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured. While a process is timed,
 the next one loads torch and the suite, and waits (``run --hold``); it uses the GPU when the other has ended.
 
 The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
-``bench.py compare FOLDER/base FOLDER/head`` reads again, and those that verify in ``proof/``. gate.json has its
-settings, ``logs/`` what each process printed.
+``bench.py compare FOLDER/base FOLDER/head`` reads again, and those of the processes that verify in ``verified/``, whose
+cells without a time stand in the others as they are. gate.json has its settings, ``logs/`` what each process printed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
@@ -43,8 +45,9 @@ from harness.contract import COMPILER
 from harness.discover import ROOT, Catalog, DiscoveryError, unavailable
 from harness.exit_codes import UNSURE
 from harness.records.differences import differences
-from harness.records.file import read_run
-from harness.records.schema import RecordError, Run, Status, split_key
+from harness.records.file import Writer, read_run
+from harness.records.schema import Cell, RecordError, Run, Status, split_key
+from harness.session import proofs
 from harness.session.changed_cells import changed_cells, controls
 from harness.session.interrupt import end_groups
 from harness.session.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
@@ -58,7 +61,7 @@ LOOKS = (4, 6, 9, 14, 20)
 #: Rounds of a process that is compared. Few, because what differs between two processes is no smaller after many.
 ROUNDS = 10
 #: Rounds of a process that verifies: the fewest that a configuration may have. Their times are not used.
-PROOF_ROUNDS = 3
+VERIFYING_ROUNDS = 3
 #: Seconds that an interrupted process gets to write down what it has.
 EXIT_LIMIT_S = 60
 STATE, CONFIG = "gate.json", "config.yaml"
@@ -71,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     variants: files of --variants, as the processes get them.
     cells:    side -> globs of the cells that changed, and of controls; empty where all are measured.
     upstream: where the sides differ in a package; the suite of both is that of head.
+    reverify: whether proofs of earlier runs count for nothing.
     """
 
     only: tuple[str, ...]
@@ -84,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     head_name: str | None
     head_changes: str | None
     upstream: Upstream | None = None
+    reverify: bool = False
 
     @property
     def revisions(self) -> dict[str, Revision]:
@@ -101,13 +106,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Process:
-    """unfinished: where it writes its record, which then becomes ``record``."""
+    """unfinished: where it writes its record, which then becomes ``record``. known: cells that it leaves out, and that
+    the record gets nevertheless.
+    """
 
     side: str
     running: subprocess.Popen
     log: Path
     unfinished: Path
     record: Path
+    known: Sequence[Cell] = ()
 
 
 @dataclass
@@ -152,11 +160,11 @@ class Gate:
             try:
                 self._verify(suites)
                 for side in (BASE, HEAD):
-                    proof = read_run(self._proof(side))
-                    if not _is_timed(proof):
+                    verified = read_run(self._verified(side))
+                    if not _is_timed(verified):
                         self._say(f"no cell of {side} passed, so nothing is timed")
                         return True
-                    can_hold &= _is_gpu(proof)
+                    can_hold &= _is_gpu(verified)
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
                 end_groups([process.running for process in self._running], EXIT_LIMIT_S)
@@ -183,7 +191,7 @@ class Gate:
         cells = {side: tuple(glob.escape(key) for key in plan if key in wanted) for side, plan in plans.items()}
         if changed and same and all(cells.values()):
             rule = replace(self.settings.rule, controls=tuple(map(glob.escape, kept)))
-            self.settings = msgspec.structs.replace(self.settings, cells=cells, rule=rule)
+            self.settings = structs.replace(self.settings, cells=cells, rule=rule)
             self._say(f"{len(changed)} of {counted(len(keys), 'cell')} changed; controls: {len(kept)}")
         return bool(changed)
 
@@ -226,12 +234,12 @@ class Gate:
             raise RecordError(reason) from None
 
     def comparison(self, pairs: int | None = None) -> Comparison:
-        """Of the first ``pairs`` pairs, or of all that are complete. Where there is none, of the proofs, which say what
-        broke. Raises RecordError and CompareError.
+        """Of the first ``pairs`` pairs, or of all that are complete. Where there is none, of the processes that
+        verified, which say what broke. Raises RecordError and CompareError.
         """
         if pairs is None:
             pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
-        sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._proof(side)] for side in (BASE, HEAD))
+        sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._verified(side)] for side in (BASE, HEAD))
         runs = [[read_run(path) for path in paths] for paths in sides]
         # Both read the same configuration; a default that head changes is a difference that the comment shows.
         differ = bool(differences(runs[0][0], runs[1][0], "compare"))
@@ -241,32 +249,32 @@ class Gate:
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
 
-    def _proof(self, side: str) -> Path:
-        return self.folder / "proof" / f"{side}.jsonl"
+    def _verified(self, side: str) -> Path:
+        return self.folder / "verified" / f"{side}.jsonl"
 
     def _is_measured(self, pair: int) -> bool:
         return all(self._record(side, pair + 1).is_file() for side in (BASE, HEAD))
 
     def _verify(self, suites: dict[str, Path]) -> None:
-        """The proofs that are not there yet. A side of which a cell failed is verified once more, alone: the memory may
+        """The sides that are not verified yet. One of which a cell failed is verified once more, alone: the memory may
         not have been enough for two processes.
         """
         began = time.monotonic()
         sides = (HEAD,) if self.settings.same_code else (BASE, HEAD)
-        missing = alone = [side for side in sides if not self._proof(side).is_file()]
+        missing = alone = [side for side in sides if not self._verified(side).is_file()]
         if len(missing) > 1:
             self._complete([self._verifying(side, suites[side]) for side in missing])
-            alone = [side for side in missing if _has_failed(read_run(self._proof(side)))]
+            alone = [side for side in missing if _has_failed(read_run(self._verified(side)))]
         for side in alone:
             self._complete([self._verifying(side, suites[side])])
-        if self.settings.same_code and not self._proof(BASE).is_file():
-            shutil.copy(self._proof(HEAD), self._proof(BASE))
+        if self.settings.same_code and not self._verified(BASE).is_file():
+            shutil.copy(self._verified(HEAD), self._verified(BASE))
         if missing:
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
 
     def _verifying(self, side: str, suite: Path) -> _Process:
-        flags = [*self._only(side), *_rounds(PROOF_ROUNDS)]
-        return self._start(side, "verified", suite, flags, self._proof(side))
+        flags = [*self._only(side), *_rounds(VERIFYING_ROUNDS), *(["--reverify"] if self.settings.reverify else [])]
+        return self._start(side, "verified", suite, flags, self._verified(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
         texts = []
@@ -284,9 +292,11 @@ class Gate:
     def _timing(
         self, side: str, pair: int, suites: dict[str, Path], only: Sequence[str] | None, hold: bool = False
     ) -> _Process:
-        proof = self._proof(side).resolve()
-        flags = [*self._only(side, only), *_rounds(ROUNDS), "--verified-by", str(proof)]
-        return self._start(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1), hold)
+        verified = read_run(self._verified(side)).in_order
+        timed = [cell.key for cell in verified if cell.was_timed and (only is None or cell.key in only)]
+        known = [structs.replace(cell, process=0) for cell in verified if not cell.was_timed] if only is None else []
+        flags = [*self._only(side, timed), *_rounds(ROUNDS), "--brief"]
+        return self._start(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1), hold, known)
 
     def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
         """Start the process that follows, unless the sides are compared before it. left: the rest of this pair."""
@@ -314,7 +324,14 @@ class Gate:
         return [f"--only={pattern}" for pattern in patterns]
 
     def _start(
-        self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path, hold: bool = False
+        self,
+        side: str,
+        name: str,
+        suite: Path,
+        flags: Sequence[str],
+        record: Path,
+        hold: bool = False,
+        known: Sequence[Cell] = (),
     ) -> _Process:
         """In the folder of its revision, which it imports from, and in a process group of its own, so that Ctrl-C
         reaches it once, from here. hold: it waits for a line before it uses the GPU.
@@ -323,6 +340,8 @@ class Gate:
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
         command += [*flags, "--no-plots", "--out", str(unfinished.resolve()), *([HOLD_FLAG] if hold else [])]
         environment = _environment()
+        if not proofs.usable():  # no process after this gate finds them
+            environment[proofs.FOLDER] = str((self.folder / "proofs").resolve())
         if self.settings.upstream is not None:
             environment["PYTHONPATH"] = python_path(self.folder, side)
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -330,7 +349,7 @@ class Gate:
         with open(log, "w", encoding="utf-8") as output:
             streams = {"stdin": subprocess.PIPE if hold else subprocess.DEVNULL, "stdout": output, "stderr": output}
             running = subprocess.Popen(command, cwd=suite, env=environment, process_group=0, **streams)
-        self._running.append(process := _Process(side, running, log, unfinished / "run.jsonl", record))
+        self._running.append(process := _Process(side, running, log, unfinished / "run.jsonl", record, known))
         return process
 
     def _complete(self, processes: Sequence[_Process]) -> None:
@@ -346,6 +365,7 @@ class Gate:
             if code not in (0, 1) or not _is_complete(process.unfinished):
                 incomplete.append((process, code))
                 continue
+            _append(process.unfinished, process.known)
             process.record.parent.mkdir(exist_ok=True)
             os.replace(process.unfinished, process.record)
             shutil.rmtree(process.unfinished.parent, ignore_errors=True)
@@ -392,6 +412,15 @@ def _is_complete(record: Path) -> bool:
     except RecordError:
         return False
     return not (run.truncated or run.missing)
+
+
+def _append(record: Path, cells: Sequence[Cell]) -> None:
+    """Raises RecordError."""
+    if cells:
+        writer = Writer(record, resume=True)
+        for cell in cells:
+            writer.write(cell)
+        writer.close()
 
 
 def _error_in(log: Path) -> str:
@@ -442,6 +471,7 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         head_name=head.name,
         head_changes=head.changes,
         upstream=upstream,
+        reverify=options.reverify,
     )
     return Gate(folder, settings, Path(options.config).read_bytes(), console, None if options.all else steady)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -21,15 +23,16 @@ from harness.config.load import Source
 from harness.config.work_items import Cells, LoopItem, WorkItem, keys_of, with_keys
 from harness.discover import Catalog
 from harness.exit_codes import BAD, INTERRUPTED
+from harness.records.decode_loop import Loop
 from harness.records.differences import changed_source
 from harness.records.file import Line, Writer, read_run
-from harness.records.schema import Header, RecordError, Run, Segment
+from harness.records.schema import Cell, Environment, Header, Proof, RecordError, Run, Segment, Status, rounded
 from harness.report.console import print_to_stderr, progress_bar
+from harness.session import proofs
 from harness.session.messages import Job, Ready
 from harness.session.resume import check_same_machine, check_same_sources
 from harness.session.session import Outcome, Progress, WallTime, header, segment, utc_now
 from harness.session.sources import source_hashes
-from harness.session.verified_by import check_proof_of_machine, check_same_code, record_hash, split
 from harness.session.worker import RunError
 from harness.wording import counted
 
@@ -44,7 +47,8 @@ class Plan:
     out:      folder of the record; None for a new one in results/.
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
-    proof:    the run that has verified the cells; those that it did not pass and time are taken from it as they are.
+    reverify: whether to verify variants that are remembered as proven, too.
+    began:    when the command, or what it does for this plan, began, by time.monotonic().
     """
 
     source: Source
@@ -57,7 +61,8 @@ class Plan:
     no_plots: bool
     shard: str | None = None
     resumed: Run | None = None
-    proof: Run | None = None
+    reverify: bool = False
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def loops(self) -> bool:
@@ -121,19 +126,16 @@ def record(console: Console, plan: Plan, session: Measuring) -> int:
 
     Ctrl-C keeps and reports what there is.
     """
-    resumed, proof, path = plan.resumed, plan.proof, plan.path
+    resumed, path = plan.resumed, plan.path
     plan.check_sources()
     if resumed and plan.missing:
         check_same_sources(resumed, plan.sources)
-    left, known = plan.missing, []
-    if proof:
-        left, known = split(plan.items, proof)
-        check_same_code(proof, plan.sources)
+    left = plan.missing
     if not resumed:
         refuse_foreign_table(path.parent)
     writer = Writer(path, resume=resumed is not None)
     try:
-        ending = _measured(console, plan, left, known, writer.write, session) if left else Ending()
+        ending = _measured(console, plan, left, writer.write, session) if left else Ending()
         run = read_run(path)  # what is on disk counts
     finally:
         writer.close()
@@ -159,28 +161,32 @@ def _measured(
     console: Console,
     plan: Plan,
     left: Sequence[WorkItem],
-    known: Sequence[Line],
     keep: Callable[[Line], None],
     session: Measuring,
 ) -> Ending:
-    """Keep the first line, the ``known`` cells, and a line for everything that is ``left``, however the run ends.
-    Raises RunError and KeyboardInterrupt where it cannot begin.
+    """Keep the first line, and a line for everything that is ``left``, however the run ends. Raises RunError and
+    KeyboardInterrupt where it cannot begin.
     """
-    ending, begun = Ending(), False
-    with progress_bar(console, len(keys_of(left))) as update:
+    ending, begun, planning_s = Ending(), False, time.monotonic() - plan.began
+    with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
+        try:
+            code = thread.submit(_code, plan).result  # while the processes start
+        except RuntimeError:  # the system starts no thread; the session, which needs some, says so
+            code = partial(_code, plan)
         try:
             with session:
-                keep(_first_line(plan, session.ready))
+                keep(_first_line(plan, session.ready, planning_s))
                 begun = True
-                for cell in known:
-                    keep(cell)
-                for outcome in session.run(left):
+                remembered = _Remembered.of(plan, code(), session.ready.environment)
+                for outcome in session.run(remembered.marked(left)):
                     if isinstance(outcome, Progress):
                         update(outcome.done, outcome.doing)
                         continue
                     if isinstance(outcome, Segment):
                         plan.check_sources()
+                    remembered.see(outcome)
                     keep(structs.replace(outcome, process=plan.first_process + outcome.process))
+                remembered.keep()
         except KeyboardInterrupt:
             if not begun:
                 raise
@@ -194,10 +200,77 @@ def _measured(
     return ending
 
 
-def _first_line(plan: Plan, ready: Ready) -> Header | Segment:
-    """Raises RecordError where this is not the machine of ``resumed`` or ``proof``."""
-    if plan.proof:
-        check_proof_of_machine(plan.proof, ready.environment)
+@dataclass
+class _Remembered:
+    """The proofs of a run.
+
+    keys:    variant -> key of its proof. proven: -> what an earlier run verified.
+    gpus:    process -> the GPU that it measures on, as in Environment.
+    passed:  variant that this run verified -> on which GPU. failed: variants that failed in it.
+    """
+
+    plan: Plan
+    environment: Environment
+    keys: dict[str, str]
+    proven: dict[str, Proof]
+    gpus: dict[int, str | None] = field(default_factory=dict)
+    passed: dict[str, str | None] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, plan: Plan, code: Mapping[str, str], environment: Environment) -> Self:
+        """code: as the files were since they were planned."""
+        plan.check_sources()  # the processes have imported them
+        keys = proofs.keys_of(code, environment, plan.source.config.measure.seed)
+        proven = {} if plan.reverify else proofs.load(keys)
+        return cls(plan, environment, keys, proven, {0: environment.gpu_id})
+
+    def marked(self, items: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        """The items with the proofs of their variants."""
+        if not self.proven:
+            return items
+        machine = proofs.machine_hash(self.environment)
+        return [item.with_proofs(self.proven, machine) for item in items]
+
+    def see(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Segment):
+            if proofs.machine_hash(outcome.environment) == proofs.machine_hash(self.environment):
+                self.gpus[outcome.process] = outcome.environment.gpu_id
+            return
+        if isinstance(outcome, Cell):
+            variants, proven = {outcome.variant_id}, {outcome.variant_id} if outcome.proof else set()
+        elif isinstance(outcome, Loop):  # of a stack that fails, all are verified again
+            variants, proven = {"/".join(part) for part in outcome.operators.items()}, set(outcome.proofs)
+        else:
+            return
+        if outcome.status.is_bad:
+            self.failed |= variants
+        elif outcome.status is Status.PASSED and outcome.process in self.gpus:
+            for variant in variants - proven:
+                self.passed.setdefault(variant, self.gpus[outcome.process])
+
+    def _keys_now(self) -> dict[str, str]:
+        return proofs.keys_of(_code(self.plan), self.environment, self.plan.source.config.measure.seed)
+
+    def keep(self) -> None:
+        """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""
+        for variant in self.failed & set(self.keys):
+            proofs.forget(self.keys[variant])
+        new = {variant: gpu for variant, gpu in self.passed.items() if variant not in self.failed}
+        now = self._keys_now() if new else {}
+        for variant, gpu in new.items():
+            if variant in now and now[variant] == self.keys.get(variant):
+                proofs.store(now[variant], utc_now().isoformat(), gpu)
+
+
+def _code(plan: Plan) -> dict[str, str]:
+    return proofs.code_of(plan.catalog.variants_of(plan.cells), plan.catalog)
+
+
+def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment:
+    """Raises RecordError where this is not the machine of ``resumed``."""
+    start_s = ready.seconds.get("start", 0.0) + planning_s
+    ready = structs.replace(ready, seconds=rounded(ready.seconds | {"start": start_s}))
     if plan.resumed:
         check_same_machine(plan.resumed, ready.environment)
         return segment(ready, "resumed", plan.job.measure.cache, plan.first_process)
@@ -210,7 +283,6 @@ def _first_line(plan: Plan, ready: Ready) -> Header | Segment:
         command=command_line(),
         variants=tuple(dict.fromkeys(variant.id for variant in plan.catalog.variants_of(plan.cells))),
         sources=plan.sources,
-        verified_by=record_hash(plan.proof) if plan.proof else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from harness.cli.planning import (
     print_broken,
 )
 from harness.cli.recording import Plan, default_folder, record
-from harness.config.load import ConfigError, Measure, Source
+from harness.config.load import ConfigError, Source
 from harness.config.loops import miniature
 from harness.config.sweep import parse_shard, shard_of
 from harness.config.work_items import keys_of
@@ -33,7 +34,6 @@ from harness.session.kept_workers import KeptWorkers
 from harness.session.resume import check_same_sweep
 from harness.session.session import Session
 from harness.session.sources import source_hashes
-from harness.session.verified_by import check_proof
 from harness.session.worker import start_worker
 from harness.timing.gpus import VisibleGpu, choose_gpus
 from harness.wording import counted, printable
@@ -48,13 +48,13 @@ def run(options: argparse.Namespace) -> int:
     if not options.plan:
         _check_sharing(options, any(source.config.decode_loop is not None for source in sources))
         gpus = _gpus(options)
-    proof = _proof(options, sources[0].config.measure)
     device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
     if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
         raise KeyboardInterrupt
+    began = time.monotonic() if options.hold else options.began
     if not options.plan:
         print_broken(catalog)
-    plans = [_planned(options, source, resumed, proof, device, catalog) for source in sources]
+    plans = [replace(_planned(options, source, resumed, device, catalog), began=began) for source in sources]
     if options.plan:
         for plan in plans:
             _print_plan(plan)
@@ -64,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
     def measure(plan: Plan) -> int:
         if len(plans) > 1:
             make_console().rule(Text(plan.source.config.name))
+            plan = replace(plan, began=began if plan is plans[0] else time.monotonic())
         return _on_cluster(options, plan) if options.cluster is not None else _here(plan, gpus, kept)
 
     try:
@@ -104,7 +105,7 @@ def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> No
     names = [source.config.name for source in sources]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"two configurations are named {twice!r}; each gets a folder of its name")
-    flags = ("resume", "verified_by", "hold")
+    flags = ("resume", "hold")
     if len(sources) > 1 and (flag := next((name for name in flags if getattr(options, name)), None)):
         raise ConfigError(f"--{flag.replace('_', '-')} takes one configuration; run the others by themselves")
 
@@ -118,8 +119,6 @@ def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
         return
     if loops:
         raise ConfigError(f"{flag} shares the points of a sweep; run decode loops on one GPU, without it")
-    if options.verified_by is not None:
-        raise ConfigError(f"--verified-by and {flag} exclude each other; a run is verified by one on the same GPU")
     if flag == "--gpus" and options.device == "cpu":
         raise ConfigError("--gpus and --device cpu exclude each other")
 
@@ -135,20 +134,7 @@ def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
         raise ConfigError(str(error)) from None
 
 
-def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
-    """The record of --verified-by."""
-    if options.verified_by is None:
-        return None
-    if options.resume is not None:
-        raise ConfigError("--verified-by and --resume exclude each other; measure anew, with --verified-by only")
-    proof = read_run(record_path(options.verified_by))
-    check_proof(proof, measure)
-    return proof
-
-
-def _planned(
-    options: argparse.Namespace, source: Source, resumed: Run | None, proof: Run | None, device: str, catalog: Catalog
-) -> Plan:
+def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, device: str, catalog: Catalog) -> Plan:
     """Raises ConfigError, DiscoveryError and RecordError."""
     out = options.out
     if out is not None and len(options.configs) > 1:
@@ -169,15 +155,25 @@ def _planned(
             f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
         )
     cells = cells_of(items, catalog)
-    job = make_job(options, source.config.measure, device, timed=True)
+    job = replace(make_job(options, source.config.measure, device, timed=True), brief=options.brief)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
-    elif proof:
-        job = replace(job, seed=proof.header.seed, verified=True)
     elif not loops:
         job = replace(job, compiled=cuda_sources(items, catalog))
     hashes = source_hashes(cells, catalog, job.variant_files)
-    return Plan(source, job, catalog, items, cells, hashes, out, options.no_plots, options.shard, resumed, proof)
+    return Plan(
+        source,
+        job,
+        catalog,
+        items,
+        cells,
+        hashes,
+        out,
+        options.no_plots,
+        options.shard,
+        resumed,
+        options.reverify,
+    )
 
 
 def _print_plan(plan: Plan) -> None:

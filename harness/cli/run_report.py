@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
+from harness.analysis.seconds import seconds_of
 from harness.discover import ROOT
 from harness.exit_codes import BAD, OK
 from harness.records.file import read_run
@@ -19,6 +21,7 @@ from harness.report.console import (
     print_compiled,
     print_counts,
     print_environment,
+    print_seconds,
     print_tables,
     print_wall_time,
     warn,
@@ -68,9 +71,11 @@ def print_run(console: Console, run: Run) -> list[Table]:
 
 def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: WallTime | None = None) -> None:
     """Tables on screen and in ``folder``/table.md, plots beside it. wall_time: None where nothing was measured now."""
+    began = time.monotonic()
     tables = print_run(console, run)
     if wall_time is not None:
         print_wall_time(console, wall_time.by_activity())
+        print_seconds(console, seconds_of(run))
     (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
     drawn, references = [], []
     if (run.cells or run.loops) and not no_plots:
@@ -79,7 +84,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: 
         references = _references(run)
         drawn = draw_all([run], folder, beside=references)
     plots = counted(len({path.stem for path in drawn}), "plot")
-    text = f"record, table and {plots}: {folder}"
+    text = f"record, table and {plots}, made in {time.monotonic() - began:.1f} s: {folder}"
     if drawn and references:
         text += f", which also show {', '.join(f'{r.path} ({r.header.environment.gpu})' for r in references)}"
     console.print(Text(text))

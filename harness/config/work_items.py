@@ -18,7 +18,7 @@ from baselines.workloads.engine_state import EngineShape
 from harness.config.decode_loop import DecodeLoop, geometry_name
 from harness.contract import Buffers
 from harness.records.decode_loop import Loop, loop_key
-from harness.records.schema import Cell, Finding, Metrics, Place, Reason, Status, cell_key
+from harness.records.schema import Cell, Finding, Metrics, Place, Proof, Reason, Status, cell_key
 
 
 class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
@@ -29,6 +29,8 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     known_failures:      variant -> its known failures.
     at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
+    proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
+                 hash of (harness/session/proofs.py).
     check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
 
@@ -42,6 +44,8 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     known_failures: dict[str, dict[str, str]] = {}
     at_capacity: bool = False
     budget_s: float | None = None
+    proven: dict[str, Proof] = {}
+    machine: str = ""
     check_seed: int = 0
 
     @property
@@ -63,6 +67,11 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
         chosen = tuple(name for name in self.variants if name in variants)
         budget_s = self.budget_s and self.budget_s * len(chosen) / len(self.variants)
         return structs.replace(self, variants=chosen, budget_s=budget_s)
+
+    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Cells:
+        """proven: "operator/variant" -> proof."""
+        own = {name: proven[self.id_of(name)] for name in self.variants if self.id_of(name) in proven}
+        return structs.replace(self, proven=own, machine=machine)
 
     def cell(
         self,
@@ -181,13 +190,18 @@ class PlannedStack:
 
 
 class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
-    """One decode loop: verify its stacks, and let them take turns. Its ``variants`` are the names of the stacks."""
+    """One decode loop: verify its stacks, and let them take turns. Its ``variants`` are the names of the stacks.
+
+    proven: "operator/variant" -> proof, and machine: as in Cells.
+    """
 
     config: DecodeLoop
     at: LoopPoint
     shape: EngineShape
     reference: str
     stacks: tuple[PlannedStack, ...]
+    proven: dict[str, Proof] = {}
+    machine: str = ""
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -219,6 +233,13 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
             known_failures=dict(planned.known_failures),
             status=status,
             **rest,
+        )
+
+    def with_proofs(self, proven: dict[str, Proof], machine: str) -> LoopItem:
+        """proven: "operator/variant" -> proof."""
+        names = {f"{operator}/{variant}" for stack in self.stacks for operator, variant in stack.parts}
+        return structs.replace(
+            self, proven={name: proof for name, proof in proven.items() if name in names}, machine=machine
         )
 
     def failed(self, variant: str, **fields: Any) -> Loop:

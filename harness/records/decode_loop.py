@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.records.schema import Finding, Metrics, Reason, Status, Us
+from harness.records.schema import Finding, Metrics, Proof, Reason, Status, Us
 
 
 class LoopRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -63,6 +63,8 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     trace:     a few steps after the last block, on the lanes of host and device.
     known_failures: ``OPERATOR/VARIANT at 'GLOB'`` -> why a variant fails at these edge cases and sequences.
     process:   as of a cell.
+    seconds:   as of a cell; verification counts for the first stack that needs it.
+    proofs:    "operator/variant" -> where it passed its edge cases, of those that an earlier run verified.
     """
 
     stack: str
@@ -79,6 +81,8 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     trace: list[LoopSpan] = []
     known_failures: dict[str, str] = {}
     process: int = 0
+    proofs: dict[str, Proof] = {}
+    seconds: dict[str, float] = {}
 
     @property
     def variant(self) -> str:

@@ -25,14 +25,13 @@ PURPOSES = {
     "merge": "are merged as shards",
     "one_record": "come from the GPUs of one run",
     "resume": "are completed with `--resume`",
-    "verified_by": "are named by `--verified-by`",
     "listed": "may differ, and `compare` lists it",
     "same_run": "agree in all of it, so that one would hide the other in a picture or table, are refused",
 }
 Purpose = Literal[tuple(PURPOSES)]
 _COMPARE: tuple[Purpose, ...] = ("compare", "any_config")
-#: Of processes whose cells are in one record, or whose checks count for each other.
-_ONE_RECORD: tuple[Purpose, ...] = ("merge", "one_record", "resume", "verified_by")
+#: Of processes whose cells are in one record.
+_ONE_RECORD: tuple[Purpose, ...] = ("merge", "one_record", "resume")
 _SETTINGS: tuple[Purpose, ...] = ("listed", "merge", "resume")
 
 #: Respect -> the purposes for which it matters. Fields of Environment have their names. device model: the GPU, of a
@@ -46,6 +45,8 @@ MATTERS: dict[str, tuple[Purpose, ...]] = {
     "torch": ("listed", "state", *_ONE_RECORD),
     "triton": ("listed", "state", *_ONE_RECORD),
     "cuda_core": ("listed", "state"),
+    "nvrtc": ("listed", "state"),
+    "compiler_settings": ("listed",),
     "gpu": (*_COMPARE, "same_run", *_ONE_RECORD),
     "gpu_id": (),
     "generation": ("listed",),
@@ -67,14 +68,14 @@ MATTERS: dict[str, tuple[Purpose, ...]] = {
     "nvml_refused": (),
     "notes": ("listed",),
     "name": ("listed", "same_run", "merge"),
-    "seed": (*_COMPARE, "history", "together", "merge", "resume", "verified_by"),
+    "seed": (*_COMPARE, "history", "together", "merge", "resume"),
     "config": ("compare", *_SETTINGS),
     "config.name": _SETTINGS,
     "config.baseline": _SETTINGS,
     "config.itl_tpot": _SETTINGS,
     "config.measure.seed": ("merge",),
     "cells": ("resume",),
-    "sources": ("side", "merge", "resume", "verified_by"),
+    "sources": ("side", "merge", "resume"),
 }
 
 #: A record; the machine of a process; or some respects by name, such as {"seed": 0}.

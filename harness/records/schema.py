@@ -157,6 +157,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The machine and the software of a run. ``device`` is "cuda" or "cpu".
 
     gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known.
+    nvrtc:    version of NVRTC. compiler_settings: variables of the environment that change what compilers make, with
+        the hash of a file that one names.
     nvml_refused: readings that NVML refuses here, whose consequences ``notes`` tell.
     packages: package that variants wrap -> its version, of those that are there. checkouts: -> its checkout, of those
         that are no release.
@@ -169,6 +171,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     torch: str
     triton: str | None = None
     cuda_core: str | None = None
+    nvrtc: str | None = None
+    compiler_settings: dict[str, str] = {}
     gpu: str | None = None
     gpu_id: str | None = None
     generation: str | None = None
@@ -272,7 +276,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     shard:            "2/8" where this run is one part of a sweep.
     sources:          file -> hash, of everything that the cells depend on (harness/session/sources.py); a file of a
                       package that variants wrap as ``vllm:_C.abi3.so``.
-    verified_by:      hash of the record of the run that verified and audited these cells, where this one did not.
+    seconds:          activity -> how long it took until the first cell (harness/analysis/seconds.py).
     """
 
     schema: int
@@ -289,7 +293,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     cells: tuple[str, ...] = ()
     shard: str | None = None
     sources: dict[str, str] = {}
-    verified_by: str | None = None
+    seconds: dict[str, float] = {}
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
@@ -297,6 +301,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_fiel
     on several GPUs, one of another GPU.
 
     process: its number, which its cells have, too; that of the header is 0.
+    seconds: as in Header.
     """
 
     process: int
@@ -305,6 +310,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_fiel
     environment: Environment
     calibration: Calibration | None = None
     uncalibrated: tuple[str, ...] = ()
+    seconds: dict[str, float] = {}
 
 
 class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
@@ -348,6 +354,18 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     power_w: list[float] = []
 
 
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An earlier run in which a variant passed its edge cases and sequences.
+
+    key:         hash of all that they depend on (harness/session/proofs.py).
+    verified_at: when, UTC, ISO 8601. gpu_id: on which GPU, as in Environment.
+    """
+
+    key: str
+    verified_at: str
+    gpu_id: str | None = None
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
     """One variant of one operator at one point.
 
@@ -359,6 +377,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     phase:          when a server calls the operator.
     known_failures: edge cases and sequences, as globs, that the variant is declared not to support -> why.
     process:        number of the process that measured it: the header's is 0, the others have a segment.
+    proof:          where the variant passed its edge cases, if an earlier run on this kind of machine verified them.
+    seconds:        activity -> how long it took (harness/analysis/seconds.py).
     """
 
     operator: str
@@ -373,6 +393,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     phase: Literal["decode", "prefill"] = "decode"
     known_failures: dict[str, str] = {}
     process: int = 0
+    proof: Proof | None = None
+    seconds: dict[str, float] = {}
 
     @property
     def key(self) -> str:
@@ -430,9 +452,9 @@ class Run(msgspec.Struct, frozen=True, dict=True):
         """The calibration of the process that timed this cell."""
         return self.process_of(cell).calibration
 
-    def process_of(self, cell: Cell) -> Header | Segment:
-        """The line that describes the process which measured this cell."""
-        return self._processes.get(cell.process, self.header)
+    def process_of(self, line: Cell | Loop) -> Header | Segment:
+        """The line that describes the process which measured this cell or loop."""
+        return self._processes.get(line.process, self.header)
 
     @cached_property
     def _processes(self) -> dict[int, Segment]:
@@ -461,6 +483,11 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     def cache(self) -> str:
         """The cache state's name."""
         return self.header.config["measure"]["cache"]
+
+
+def rounded(seconds: dict[str, float]) -> dict[str, float]:
+    """As records have them."""
+    return {activity: round(s, 3) for activity, s in seconds.items()}
 
 
 def cell_key(operator: str, variant: str, point: str) -> str:

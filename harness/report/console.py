@@ -229,6 +229,13 @@ def print_wall_time(console: Console, by_activity: Mapping[str, float]) -> None:
     console.print(Text(f"{sum(by_activity.values()):.0f} s: {shares}"))
 
 
+def print_seconds(console: Console, seconds: Mapping[str, float]) -> None:
+    """``seconds by activity: start 3.1, import 1.0, …``; nothing where the record does not tell."""
+    if seconds:
+        named = ", ".join(f"{activity} {s:.1f}" for activity, s in seconds.items())
+        console.print(Text(f"seconds by activity: {named}", style="dim"))
+
+
 def print_counts(console: Console, cells: Sequence[Cell], reasons: bool = True) -> None:
     """``42 passed, 3 skipped``, then every mismatch and failure in full: these make the exit code 1."""
     counts = Counter(cell.status for cell in cells)

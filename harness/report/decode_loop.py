@@ -19,7 +19,7 @@ from harness.records.decode_loop import Loop
 from harness.records.endings import ending
 from harness.records.schema import Run
 from harness.report.table import Entry, Table, variant_table
-from harness.report.tables import NBSP, NOTHING, Footnotes
+from harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
 from harness.wording import counted, signed, significant
 
 #: The kind of the tables of percentiles, which are too long for a terminal.
@@ -107,6 +107,7 @@ class _Tables:
         self._varying = self._varying or ["concurrency"]
         shared = [f"{name}={_text(first[0][name])}" for name in names if name not in self._varying]
         self._notes = [", ".join(shared)] if shared else []
+        self._notes += proof_notes({name: proof for loop in run.loops for name, proof in loop.proofs.items()})
 
     def of(
         self,

@@ -27,7 +27,7 @@ from harness.analysis.warnings import (
 )
 from harness.records.decode_loop import Loop
 from harness.records.endings import ending
-from harness.records.schema import Cell, Header, Run, axis_texts
+from harness.records.schema import Cell, Header, Proof, Run, axis_texts
 from harness.report.table import Entry, Table, variant_table
 from harness.wording import signed, significant
 
@@ -124,6 +124,12 @@ def _timed(cell: Cell) -> bool:
     return any(is_timed(cell, metric) for metric in METRICS)
 
 
+def proof_notes(proofs: Mapping[str, Proof]) -> list[str]:
+    """A sentence about what earlier runs verified. proofs: variant -> proof."""
+    named = ", ".join(f"{name} ({proof.verified_at[:16]})" for name, proof in sorted(proofs.items()))
+    return [f"verified before: {named}; --reverify repeats it"] if proofs else []
+
+
 def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     """GPU times with host times and launches below, or CPU times."""
     gpu = run.header.environment.device == "cuda"
@@ -147,6 +153,7 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     title, legend = _title_and_legend(run, metric, cells[0].baseline, list(times.values()), below)
     notes = [*_shared_note(shared if rows else ""), *legend, *_missing_baseline(run, cells)]
     notes += [f"{name}, all {len(grid)} points: {ending}" for name, ending in columnless.items()]
+    notes += proof_notes({cell.variant: cell.proof for cell in cells if cell.proof})
     notes += calibration_warnings(run)
     marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
     notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]

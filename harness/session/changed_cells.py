@@ -27,7 +27,7 @@ def changed_cells(
     read, such as traces, likewise.
     """
     of_all = (*ENGINE, *data)
-    if _hashes(base, of_all) != _hashes(head, of_all):
+    if closure_hashes(base, of_all) != closure_hashes(head, of_all):
         return list(keys)
     definitions = [(root, variant_files(root, extra)) for root in (base, head)]
     same: dict[str, bool] = {}
@@ -35,7 +35,7 @@ def changed_cells(
         name = f"{operator}/{variant}"
         if name not in same:
             of_operator = Path("baselines", operator, "operator.py")
-            sides = [_hashes(root, (files[name], of_operator)) for root, files in definitions if name in files]
+            sides = [closure_hashes(root, (files[name], of_operator)) for root, files in definitions if name in files]
             same[name] = len(sides) == 2 and sides[0] == sides[1]
     return [key for key in keys if not same["/".join(split_key(key)[:2])]]
 
@@ -46,7 +46,7 @@ def controls(keys: Sequence[str], most: int = CONTROLS) -> list[str]:
     return [keys[i * (len(keys) - 1) // max(count - 1, 1)] for i in range(count)]
 
 
-def _hashes(root: Path, files: Iterable[Path]) -> dict[str, str | None]:
+def closure_hashes(root: Path, files: Iterable[Path]) -> dict[str, str | None]:
     """File -> hash of all that these depend on; None for one that is missing."""
     closure = dependencies(files, root, PACKAGES)
     names = {path: str(path.relative_to(root) if path.is_relative_to(root) else path) for path in closure}

@@ -18,17 +18,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 
 from harness import interpreter
+from harness.compile_time import compile_time
 from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
 from harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.packages import checkouts, versions
-from harness.records.schema import Cell, Code, Finding, Metrics, Place, Reason, Status, cell_key
+from harness.records.schema import Cell, Code, Finding, Metrics, Place, Proof, Reason, Status, cell_key, rounded
 from harness.session.measure import Measuring, check_context, is_context_lost
 from harness.session.messages import Heartbeat, Job, Outputs, Ready
+from harness.session.proofs import machine_hash
 from harness.session.sources import package_needs
 from harness.timing.environment import describe
 from harness.timing.host_lock import lock_of
@@ -86,6 +89,7 @@ class _At:
     redundant: why the operator leaves this point out.
     fixture:   inputs and outputs, made when the first variant needs them.
     verified:  the variants that passed and are to be timed, each with its launch here.
+    seconds:   variant -> what it took to check it, by activity.
     """
 
     item: Cells
@@ -94,6 +98,7 @@ class _At:
     redundant: Reason | None
     fixture: Fixture | None = None
     verified: list[tuple[Variant, Callable[[], Any]]] = field(default_factory=list)
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -135,12 +140,16 @@ class Evaluator:
                 )
             settings.restore()
 
+        began = time.perf_counter()
         self.catalog = discover(job.variant_files, check_import)
+        self._compile_time = compile_time()
+        self._import_s = time.perf_counter() - began
         self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self.catalog.variants}
         interpreter.quicken()
         self._interpreter = interpreter.launch_counter()
         self.timer: CudaTimer | None = None
         self._clocks = self._loops = None
+        self._machine: str | None = None
         self._idle_since = math.inf
         #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
@@ -164,18 +173,22 @@ class Evaluator:
 
     def ready(self) -> Ready:
         """Describe the device, and on a GPU calibrate."""
-        calibration = None
+        calibration, began = None, time.perf_counter()
         if self._job.device == "cuda":
-            from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
+            from harness.timing.calibrate import BRIEF_ROUNDS, calibrate
 
             if self._job.timed:
                 self.timer.ramp(RAMP_AGAIN_S)
                 self._clocks.set_run_clock()
-                calibration = calibrate(self.timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
+                calibration = calibrate(self.timer, self._clocks, BRIEF_ROUNDS if self._job.brief else None)
             torch.cuda.profiler.start()
+        seconds = {"import": self._import_s}
+        if calibration is not None:
+            seconds["calibration"] = time.perf_counter() - began
         needs = package_needs(self.catalog.variants)
         environment = describe(self._job.device, self._clocks, versions(needs), checkouts(needs))
-        return Ready(environment, calibration, self._compiled)
+        self._machine = machine_hash(environment)
+        return Ready(environment, calibration, self._compiled, seconds)
 
     def close(self) -> None:
         if self._job.device == "cuda":
@@ -198,11 +211,33 @@ class Evaluator:
             return
         for name in item.variants:
             yield Heartbeat(name, "verify")
-            yield from self._check(at, self.catalog.find(item.operator, name))
+            began, compiled_s = time.perf_counter(), self.compiled_s
+            for event in self._check(at, self.catalog.find(item.operator, name)):
+                yield self._described(item, event, self.spent(began, compiled_s))
+            at.seconds[name] = self.spent(began, compiled_s)
         if at.verified:
-            measuring = Measuring(self._job, self.timer, self._clocks)
-            yield from measuring.time(item, at.fixture, at.verified)
+            measuring, began = Measuring(self._job, self.timer, self._clocks), time.perf_counter()
+            for event in measuring.time(item, at.fixture, at.verified):
+                share_s = (time.perf_counter() - began) / len(at.verified)
+                yield self._described(item, event, at.seconds[event.variant] | {"time": share_s})
         self._idle_since = time.perf_counter()
+
+    def spent(self, began: float, compiled_s: float) -> dict[str, float]:
+        """Seconds of verification by activity. began, compiled_s: perf_counter and seconds of compilation before it."""
+        compiling_s = self.compiled_s - compiled_s
+        return {"compile": compiling_s, "verify": time.perf_counter() - began - compiling_s}
+
+    @property
+    def compiled_s(self) -> float:
+        """Seconds of compilation in this process."""
+        return self._compile_time.seconds
+
+    def _described(self, item: Cells, event: Any, seconds: dict[str, float]) -> Any:
+        """The event; of a cell, with its seconds, and its proof if it passed without its edge cases."""
+        if not isinstance(event, Cell):
+            return event
+        proof = self.proof_of(item, event.variant) if event.status is Status.PASSED else None
+        return structs.replace(event, proof=proof, seconds=rounded(seconds))
 
     def _check(self, at: _At, variant: Variant) -> Iterator[Heartbeat | Cell]:
         """Yields the variant's cell, or puts its launch into ``at.verified``."""
@@ -220,7 +255,7 @@ class Evaluator:
             yield item.cell(name, Status.SKIPPED, reason=reason)
             return
 
-        if not (state.edge_cases_done or self._job.verified):
+        if not (state.edge_cases_done or self.proof_of(item, name)):
             yield from self._check_edge_cases(variant)
         if state.rejection is not None:
             yield item.cell(name, state.rejection.status, finding=state.rejection)
@@ -246,6 +281,11 @@ class Evaluator:
                 remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
                 metrics = Metrics(bytes_moved=at.fixture.bytes_moved)
                 yield item.cell(name, Status.PASSED, reason=remark, metrics=metrics)
+
+    def proof_of(self, item: Cells, name: str) -> Proof | None:
+        """What stands for the edge cases of a variant here: one of another machine does not."""
+        state = self._states[item.id_of(name)]
+        return item.proven.get(name) if item.machine == self._machine and not state.edge_cases_done else None
 
     def _check_edge_cases(self, variant: Variant) -> Iterator[Heartbeat]:
         """Up to the first edge case or sequence that the variant does not pass."""
@@ -286,7 +326,8 @@ class Evaluator:
             if item.at_capacity and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
-                once = state.interpreted or item.at_capacity or self._job.verified
+                brief = self._job.brief and self.proof_of(item, variant.name) is not None
+                once = state.interpreted or item.at_capacity or brief
                 return verify_cell(at.fixture, variant, once=once)
 
     @contextmanager

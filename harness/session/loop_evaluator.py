@@ -5,6 +5,8 @@ A stack that fails in verification, set-up or a block is dropped; the others con
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from harness.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_
 from harness.decode_loop.state import Part
 from harness.decode_loop.workload import Workload, make_workload
 from harness.records.decode_loop import Loop, LoopBlock
-from harness.records.schema import Cell, Metrics, Status
+from harness.records.schema import Cell, Metrics, Proof, Status, rounded
 from harness.session.measure import check_context
 from harness.session.messages import Heartbeat
 from harness.timing.rounds import CellTimings, PlacedLaunch
@@ -41,6 +43,9 @@ class LoopEvaluator:
         self._evaluator, self._seed, self._device = evaluator, seed, device
         self._outcomes: dict[tuple[str, str, str], dict[str, Any] | None] = {}
         self._expected: dict[tuple, tuple[Workload, list[ExpectedBlock]]] = {}
+        self._proofs: dict[str, Proof] = {}
+        #: Stack of the current loop -> activity -> seconds.
+        self._seconds: dict[str, Counter[str]] = {}
         self._alone: dict[tuple[int, int, PlannedStack], Metrics | None] = {}
 
     def loop(self, item: LoopItem) -> Iterator[Heartbeat | Loop]:
@@ -49,7 +54,9 @@ class LoopEvaluator:
         for stack in item.stacks:
             yield Heartbeat(stack.name, "verify")
             parts[stack.name] = self._parts(item, stack)
-            rejected[stack.name] = yield from self._verify(stack, parts[stack.name])
+            began, compiled_s = time.perf_counter(), self._evaluator.compiled_s
+            rejected[stack.name] = yield from self._verify(item, stack, parts[stack.name])
+            self._seconds[stack.name] = Counter(self._evaluator.spent(began, compiled_s))
         yield Heartbeat(item.stacks[0].name, "verify")
         running = [stack for stack in item.stacks if rejected[stack.name] is None]
         for stack in item.stacks:
@@ -67,12 +74,12 @@ class LoopEvaluator:
             parts.append(Part(operator, catalog.find(operator_name, variant), binding, point))
         return parts
 
-    def _verify(self, stack: PlannedStack, parts: Sequence[Part]) -> Iterator[Heartbeat]:
+    def _verify(self, item: LoopItem, stack: PlannedStack, parts: Sequence[Part]) -> Iterator[Heartbeat]:
         """Returns why the stack cannot run, as fields of its line; None if every variant passed its edge cases and at
         the loop's shape.
         """
         for part in parts:
-            at = cells(part.operator, part.point, [part.variant])
+            at = cells(part.operator, part.point, [part.variant]).with_proofs(item.proven, item.machine)
             key = (part.operator.name, part.variant.name, at.point)
             if key not in self._outcomes:
                 self._outcomes[key] = None
@@ -81,6 +88,8 @@ class LoopEvaluator:
                         self._outcomes[key] = _left_out(event)
                     else:
                         yield Heartbeat(stack.name, "verify")
+                if proof := self._evaluator.proof_of(at, part.variant.name):
+                    self._proofs[part.variant.id] = proof
             if (problem := self._outcomes[key]) is not None:
                 return problem
         return None
@@ -123,6 +132,7 @@ class LoopEvaluator:
                 if stack.name in ended:
                     continue
                 yield Heartbeat(stack.name, "block")
+                began = time.perf_counter()
                 try:
                     block = loop.block(stack.name, max(number, 0), item.key(stack.name), vars(point))
                     if number >= 0:
@@ -130,11 +140,15 @@ class LoopEvaluator:
                         waited[stack.name] += loop.waited_us(stack.name) if waits else []
                 except Exception as error:  # a variant may raise anything
                     ended[stack.name] = self._ended(item, loop, stack, error)
+                self._seconds[stack.name]["time"] += time.perf_counter() - began
         for stack in running:
             yield Heartbeat(stack.name, "block")
             if stack.name not in ended:
                 try:
+                    ids = [part.variant.id for part in parts[stack.name]]
                     samples = {
+                        "seconds": rounded(self._seconds[stack.name]),
+                        "proofs": {name: self._proofs[name] for name in ids if name in self._proofs},
                         "alone": self._timed_alone(loop, item, stack),
                         "waited_us": waited[stack.name],
                         "trace": loop.trace(stack.name),

@@ -29,7 +29,8 @@ class Job:
               the outputs of timed launches and imports no variant.
     compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
               worker.
-    verified: whether another run has verified every cell that will be asked for (harness/session/verified_by.py).
+    brief:    whether it is one of many processes that are compared (docs/ci.md): half of the calibration, no
+              cross-check of the estimators, no audit, and fewer launches before a variant that is proven is timed.
     gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
     host_lock: whether to hold the host's lock while host time is measured (harness/timing/host_lock.py).
     """
@@ -41,7 +42,7 @@ class Job:
     timed: bool
     role: Role = "evaluate"
     compiled: tuple[Path, ...] = ()
-    verified: bool = False
+    brief: bool = False
     gpu: str | None = None
     host_lock: bool = False
 
@@ -94,12 +95,13 @@ class Heartbeat(_Message):
 
 class Ready(_Message):
     """An evaluator's answer to Calibrate. compiled: CUDA source -> architecture -> "ok" or NVRTC's error (without a GPU
-    only).
+    only). seconds: as in Header.
     """
 
     environment: Environment
     calibration: Calibration | None
     compiled: dict[str, dict[str, str]]
+    seconds: dict[str, float] = {}
 
 
 class AuditReady(_Message):

@@ -22,7 +22,7 @@ from harness.git import git
 from harness.wording import printable
 
 #: What the command line of a revision must offer to be measured by another one.
-NEEDED_FLAG = "--verified-by"
+NEEDED_FLAG = "--brief"
 #: With this, a process can load while the one before it is timed.
 HOLD_FLAG = "--hold"
 #: Seconds of a git command, or of the help of a revision's command line.

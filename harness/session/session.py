@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from msgspec import structs
 from harness.analysis import estimators
 from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
 from harness.records.decode_loop import Loop
-from harness.records.schema import SCHEMA_VERSION, Calibration, Cell, Finding, Header, Place, Segment, Status
+from harness.records.schema import SCHEMA_VERSION, Calibration, Cell, Finding, Header, Place, Segment, Status, rounded
 from harness.session.attribution import FaultAttribution, on_death
 from harness.session.messages import Audited, AuditReady, Compared, Heartbeat, Job, Outputs, Ready
 from harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
@@ -69,7 +70,7 @@ class Session:
 
     def __init__(self, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
         self._job, self._start = job, start
-        self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
+        self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.brief
         self._compares = job.timed
         self.wall_time = WallTime(auditing=0.0 if self._audits else None)
         self._workers: list[SupervisedWorker] = []
@@ -132,14 +133,19 @@ class Session:
         if self._comparer:
             self._comparer.prepare(item)
         wrong: dict[str, Finding] = {}
+        comparing_s: Counter[str] = Counter()
         for batch in self._batches(item):
             to_audit: list[Cell] = []
             for event in self._settled(self._evaluator, item, batch):
                 if isinstance(event, Outputs):
-                    if event.variant not in wrong and (finding := self._compared(event)):
-                        wrong[event.variant] = finding
+                    if event.variant not in wrong:
+                        began = time.monotonic()
+                        if finding := self._compared(event):
+                            wrong[event.variant] = finding
+                        comparing_s[event.variant] += time.monotonic() - began
                 elif isinstance(event, Cell):
-                    event = structs.replace(event, process=self._process)
+                    seconds = _with(event.seconds, "verify", comparing_s[event.variant])
+                    event = structs.replace(event, process=self._process, seconds=seconds)
                     if finding := wrong.get(event.variant):
                         event = structs.replace(event, status=finding.status, finding=finding, metrics=None)
                     if self._audits and event.was_timed:
@@ -152,11 +158,11 @@ class Session:
 
     def _batches(self, item: Cells) -> list[list[str]]:
         """At the first point of an operator, variants that are slow to verify run after the others, so that those are
-        timed without waiting. At later points, or if another run has verified them, all run together.
+        timed without waiting. At later points, or if a proof stands for the verification, all run together.
         """
         first = item.operator not in self._begun
         self._begun.add(item.operator)
-        slow = item.slow if first and self._job.timed and not self._job.verified else ()
+        slow = set(item.slow) - set(item.proven) if first and self._job.timed else ()
         parts = [name for name in item.variants if name not in slow], [name for name in item.variants if name in slow]
         return [part for part in parts if part]
 
@@ -174,11 +180,16 @@ class Session:
         if not cells:
             return
         began, pending = time.monotonic(), {cell.variant: cell for cell in cells}
+        last = began
         if self._no_audit is None:
             try:
                 for event in self._settled(self._auditor, item, list(pending)):
                     if isinstance(event, Audited):
-                        yield _with_audit(pending.pop(event.variant), event)
+                        cell = pending.pop(event.variant)
+                        now, before = time.monotonic(), last
+                        last = now
+                        seconds = _with(cell.seconds, "audit", now - before)
+                        yield structs.replace(_with_audit(cell, event), seconds=seconds)
                     elif isinstance(event, Cell):
                         yield _unaudited(pending.pop(event.variant), event.finding.message)
             except RunError as error:
@@ -241,20 +252,27 @@ class Session:
         return worker
 
     def _wait_until_ready(self) -> Ready:
-        began = time.monotonic()
+        began, cupti_s = time.monotonic(), 0.0
         self._evaluator.wait_until_up()
         if self._auditor and self._no_audit is None:
+            up = time.monotonic()
             try:  # nothing that it does to the device from here on is unsolicited
                 self._auditor.wait_until_up()
             except RunError as error:
                 self._give_up_audit(str(error))
+            cupti_s = time.monotonic() - up
         ready = self._evaluator.wait_until_ready()
         if self._auditor:
+            calibrated = time.monotonic()
             if self._cupti is None and self._no_audit is None:
                 self._calibrate_auditor()
             ready = self._joined(ready)
-        self.wall_time.starting += time.monotonic() - began
-        return ready
+            cupti_s += time.monotonic() - calibrated
+        starting_s = time.monotonic() - began
+        self.wall_time.starting += starting_s
+        rest = starting_s - cupti_s - sum(ready.seconds.values())
+        cupti = {"CUPTI": cupti_s} if self._auditor else {}
+        return structs.replace(ready, seconds=rounded({"start": max(rest, 0.0), **ready.seconds, **cupti}))
 
     def _replaced(self, worker: SupervisedWorker, death: WorkerDied) -> Iterator[Segment]:
         """Start a process anew."""
@@ -329,6 +347,10 @@ def _with_audit(cell: Cell, audit: Audited) -> Cell:
     return structs.replace(cell, status=finding.status, finding=finding, metrics=None)
 
 
+def _with(seconds: dict[str, float], activity: str, more_s: float) -> dict[str, float]:
+    return rounded(seconds | {activity: seconds.get(activity, 0.0) + more_s}) if more_s else seconds
+
+
 def _unaudited(cell: Cell, reason: str) -> Cell:
     return structs.replace(cell, metrics=structs.replace(cell.metrics, no_audit=reason))
 
@@ -352,6 +374,7 @@ def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
         calibration=ready.calibration,
         uncalibrated=calibration_errors(ready, config["measure"]["cache"]),
         compiled=ready.compiled,
+        seconds=ready.seconds,
         **plan,
     )
 
@@ -365,6 +388,7 @@ def segment(ready: Ready, why: str, cache: str, process: int) -> Segment:
         environment=ready.environment,
         calibration=ready.calibration,
         uncalibrated=calibration_errors(ready, cache),
+        seconds=ready.seconds,
     )
 
 

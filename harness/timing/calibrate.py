@@ -21,9 +21,9 @@ from harness.timing.queued_events import QueuedEvents
 from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, PlacedLaunch
 
 ROUNDS = 20
-#: In a process that times what another run has verified, whose timer was calibrated in full. On record, no more
-#: calibrations miss their tolerances with the first ten rounds than with all.
-VERIFIED_ROUNDS = 10
+#: In one of many processes that are compared (``run --brief``). On record, no more calibrations miss their tolerances
+#: with the first ten rounds than with all.
+BRIEF_ROUNDS = 10
 #: Integers in the one-block copy: the size of the lengths of a large decode step.
 BLOCK_COPY_INTS = 1024
 #: Blocks and threads of the wide copy: the grid and the traffic of an expanded block table.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harness.addresses import has_fixed_addresses
+from harness.dependencies import file_hash
 from harness.git import git
 from harness.records.schema import Checkout, Environment
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from harness.timing.clocks import Clocks
 
 ROOT = Path(__file__).parents[2]
+#: Beginnings of the names of variables that change what Triton, torch.compile, LLVM and ptxas make. Where their caches
+#: and dumps lie changes nothing.
+COMPILER_VARIABLES = ("TRITON_", "TORCHINDUCTOR_", "TORCH_COMPILE", "LLVM_", "MLIR_", "PTXAS_", "DISABLE_PTXAS_")
+PLACES = ("_CACHE_DIR", "_HOME", "_DUMP_DIR")
 #: ((major, minor or None for any), generation); the first match counts.
 _GENERATIONS = (
     ((7, 5), "Turing"),
@@ -57,6 +62,8 @@ def describe(
         "torch": str(torch.__version__),
         "triton": _version("triton"),
         "cuda_core": _version("cuda-core"),
+        "nvrtc": _version("nvidia-cuda-nvrtc"),
+        "compiler_settings": _compiler_settings(),
         "commit": commit,
         "dirty": dirty,
         "packages": dict(packages),
@@ -156,6 +163,15 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _compiler_settings() -> dict[str, str]:
+    """Environment.compiler_settings."""
+    return {
+        name: f"{value}#{file_hash(Path(value))}" if Path(value).is_file() else value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(COMPILER_VARIABLES) and not name.endswith(PLACES)
+    }
 
 
 def _git_state() -> tuple[str | None, bool]:

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from harness.analysis.record_check import CHECKS, problems
 from harness.records.file import read_run
+from harness.records.schema import Proof
 from tests import factory
 from tests.harness.cli.test_cli import call
 
@@ -60,7 +61,11 @@ FAULTS = {
     },
     "audited": {
         "1 cell not audited: CUPTI": lambda run: cell_with(run, no_audit="CUPTI delivers nothing"),
-        "another run verified it": lambda run: header_with(run, verified_by="0" * 16),
+        "verified on another GPU": lambda run: structs.replace(
+            run,
+            cells=[structs.replace(cell, proof=Proof(key="0", verified_at="", gpu_id="other")) for cell in run.cells],
+        ),
+        "recorded with --brief": lambda run: header_with(run, command="python bench.py run mtp3.yaml --brief"),
     },
 }
 

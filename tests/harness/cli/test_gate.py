@@ -31,10 +31,12 @@ from pathlib import Path
 
 here = Path(__file__).parent
 if sys.argv[1:] == ["run", "--help"]:
-    sys.exit(print("--verified-by RUN", "--hold" if (here / "holds.txt").exists() else ""))
+    sys.exit(print("--brief", "--hold" if (here / "holds.txt").exists() else ""))
 parser = argparse.ArgumentParser()
 parser.add_argument("--hold", action="store_true")
-for flag in ("--out", "--verified-by", "--seed", "--device"):
+for flag in ("--brief", "--reverify"):
+    parser.add_argument(flag, action="store_true")
+for flag in ("--out", "--seed", "--device"):
     parser.add_argument(flag)
 for flag in ("--set", "--only"):
     parser.add_argument(flag, action="append", default=[])
@@ -53,8 +55,8 @@ if options.hold:
     if not sys.stdin.readline():
         sys.exit(130)
 with open(os.environ["GATE_LOG"], "a") as log:
-    proof = Path(options.verified_by).stem if options.verified_by else ""
-    print(here.name, proof, " ".join(options.only), sep="|", file=log)
+    what = "timed" if options.brief else "reverified" if options.reverify else "verified"
+    print(here.name, what, " ".join(options.only), sep="|", file=log)
 number = len(Path(os.environ["GATE_LOG"]).read_text().splitlines())
 times = json.loads((here / "times.json").read_text())
 engine, environment = Path(os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0]), {}
@@ -160,7 +162,7 @@ def bench(*arguments):
 
 
 def processes(suite):
-    """(side, side of the proof, cells) of every process, in order."""
+    """(side, "verified" or "timed", cells) of every process, in order."""
     return [tuple(line.split("|")) for line in (suite.parent / "log").read_text().splitlines()]
 
 
@@ -175,9 +177,9 @@ def test_unchanged_code_passes_and_leaves_nothing_behind(suite):
     assert "base base (" in out
     assert "the same code twice" in out
     first, *others = processes(suite)
-    assert first[:2] == ("head", "")
+    assert first[:2] == ("head", "verified")
     assert [side for side, _, _ in others] == ["base", "head", "head", "base", "base", "head", "head", "base"]
-    assert all(proof == side for side, proof, _ in others)
+    assert {what for _, what, _ in others} == {"timed"}
     assert git(suite, "status", "--porcelain", "--ignored") == status
     assert len(git(suite, "worktree", "list").splitlines()) == 1
     assert list(suite.parent.glob("bench-gate-*")) == []
@@ -299,11 +301,33 @@ def test_a_default_that_changed_is_shown_and_no_obstacle(suite):
     assert "new_default" in out
 
 
-def test_a_wrong_variant_fails(suite):
+def test_a_wrong_variant_fails_and_no_process_times_it(suite):
     times(suite, broken="flat_view")
     code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out")
     assert code == 1
     assert "broken" in out.lower()
+    asked = {side: only for side, what, only in processes(suite) if what == "timed"}
+    assert "flat_view" in asked["base"]
+    assert "flat_view" not in asked["head"]
+    run = read_run("../out/head/run1.jsonl")
+    assert {cell.variant: cell.status for cell in run.cells} == {"chain_clamp": "passed", "flat_view": "mismatch"}
+
+
+def test_reverify_counts_for_the_processes_that_verify(suite):
+    bench("tiny.yaml", "--base", "base", "--all", "--reverify", "--minutes", "0.0001", "--out", "../out")
+    bench("--resume", "../out", "--minutes", "1")
+    assert [what for _, what, _ in processes(suite)][:2] == ["reverified", "timed"]
+
+
+def test_without_a_cache_its_processes_share_one_of_the_gate(suite, monkeypatch, tmp_path):
+    seen = tmp_path / "seen"
+    source = (suite / "bench.py").read_text()
+    text = f"open({str(seen)!r}, 'a').write(os.environ['BENCH_PROOF_CACHE'] + '\\n')\nif options.hold:"
+    (suite / "bench.py").write_text(source.replace("if options.hold:", text, 1))
+    commit(suite)
+    monkeypatch.setenv("BENCH_PROOF_CACHE", "off")
+    bench("tiny.yaml", "--base", "HEAD", "--all", "--minutes", "0.0001", "--out", "../out")
+    assert set(seen.read_text().split()) == {str(Path("../out/proofs").resolve())}
 
 
 def test_where_every_variant_is_wrong_nothing_is_timed(suite):
@@ -318,7 +342,7 @@ def test_a_side_that_fails_is_verified_once_more_alone(suite):
     times(suite, broken="flat_view", status="failed")
     code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
     assert (code, err) == (1, "")
-    assert [side for side, proof, _ in processes(suite) if not proof][2:] == ["head"]
+    assert [side for side, what, _ in processes(suite) if what == "verified"][2:] == ["head"]
 
 
 def test_only_undecided_cells_are_measured_again_and_then_it_cannot_tell(suite, monkeypatch):
@@ -328,7 +352,8 @@ def test_only_undecided_cells_are_measured_again_and_then_it_cannot_tell(suite, 
     assert code == 3
     assert "Could not tell" in out
     cells = [only for _, _, only in processes(suite)]
-    assert cells[:8] == ["decode_native/*"] * 8
+    assert cells[:2] == ["decode_native/*"] * 2
+    assert {len(keys.split()) for keys in cells[2:8]} == {10}
     assert len(cells) == 14
     assert "decode_native/flat_view/batch_size=8" in cells[8].split()
     assert "decode_native/*" not in cells[8].split()
@@ -419,7 +444,7 @@ def test_the_proof_of_the_side_that_ran_is_kept(suite):
     code, out, _ = bench("tiny.yaml", "--base", wrong, "--head", "base", "--out", "../out")
     assert code == 2
     assert "running base-verified and head-verified" in out
-    assert read_run("../out/proof/head.jsonl").cells
+    assert read_run("../out/verified/head.jsonl").cells
 
 
 TRITON = ("--set", "variants=[triton_fused]", "--set", "baseline=triton_fused", "--device", "cpu")
@@ -501,7 +526,7 @@ def test_this_suite_with_a_slowed_variant(tmp_path, monkeypatch):
     runs = {side: [read_run(f"out/{side}/run1.jsonl")] for side in ("base", "head")}
     assert {run.header.environment.commit for run in runs["base"]} == {git(suite, "rev-parse", "--short=10", "HEAD^")}
     for side in runs.values():
-        assert len({run.header.verified_by for run in side} - {None}) == 1
+        assert all(cell.proof.verified_at for run in side for cell in run.cells)
         assert all(cell.metrics.cpu_us for run in side for cell in run.cells)
     assert runs["base"][0].header.sources != runs["head"][0].header.sources
     assert len({run.header.seed for side in runs.values() for run in side}) == 1

@@ -55,7 +55,6 @@ def test_a_run_without_the_flag_takes_no_lock_and_notes_nothing(bench):  # noqa:
     ("arguments", "sentence"),
     [
         (["--gpus", "2", "--device", "cpu"], "--gpus and --device cpu exclude each other"),
-        (["--gpus", "2", "--verified-by", "x"], "--verified-by and --gpus exclude each other"),
         (["--gpus", "many"], "--gpus many: "),
     ],
 )

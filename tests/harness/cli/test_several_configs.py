@@ -78,7 +78,6 @@ def test_a_mistake_in_the_second_is_found_before_the_first_begins(two):
     ("arguments", "configs", "sentence"),
     [
         ([], ("tiny.yaml", "tiny.yaml"), "two configurations are named 'tiny'; each gets a folder of its name"),
-        (["--verified-by", "x"], ("tiny.yaml", "other.yaml"), "--verified-by takes one configuration"),
         (["--hold"], ("tiny.yaml", "other.yaml"), "--hold takes one configuration"),
     ],
 )

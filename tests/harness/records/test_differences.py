@@ -89,7 +89,7 @@ def test_cells_in_one_record_come_from_one_kind_of_machine_and_one_version():
     """What several documents promise; for every purpose that lets cells of two processes stand for each other."""
     same = {"device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty"} | set(BY_PACKAGE)
     names = {field.name for field in fields(Environment)}
-    for purpose in ("merge", "one_record", "resume", "verified_by"):
+    for purpose in ("merge", "one_record", "resume"):
         assert {respect for respect in names if purpose in MATTERS[respect]} == same
 
 
@@ -141,7 +141,7 @@ def test_settings_are_named_one_by_one_and_one_that_is_none_may_be_absent():
     ids=["missing", "more", "moved", "moved and changed", "changed"],
 )
 def test_shards_share_some_sources_and_a_resumed_run_needs_all(sources, merge, resume):
-    for purpose, expected in (("merge", merge), ("resume", resume), ("verified_by", resume)):
+    for purpose, expected in (("merge", merge), ("resume", resume)):
         assert respects(record(), {"sources": sources}, purpose) == expected
 
 

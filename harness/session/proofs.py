@@ -1,0 +1,143 @@
+"""Remembered proofs: a variant that passed its edge cases and sequences need not run them again for the same code on
+the same kind of machine. The timed point is checked in every run.
+
+A proof is a small file in ``$BENCH_PROOF_CACHE`` (default ``spec-decode-bench-proofs`` beside the folder of the cubins,
+harness/cuda.py; ``off`` for none). Its name is a hash of all that it depends on, by content: the files of variant,
+operator and checker with what they import and include, those of wrapped packages, seed, GPU model and versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from harness.contract import Variant
+from harness.dependencies import DIGITS, file_hash, foreign_imports
+from harness.discover import ROOT, Catalog
+from harness.packages import files_of
+from harness.records.schema import Environment, Proof
+from harness.session.changed_cells import ENGINE, closure_hashes
+from harness.session.sources import package_needs
+
+#: Environment variable: the folder of the proofs, or "off".
+FOLDER = "BENCH_PROOF_CACHE"
+#: What a proof depends on of the machine, by fields of Environment.
+MACHINE = (
+    *("device", "processor", "python", "torch", "triton", "cuda_core", "nvrtc", "compiler_settings"),
+    *("gpu", "sm", "sm_count", "memory_bytes", "driver", "cuda"),
+)
+#: Triton takes kernels from a folder, whose files are not hashed, if this is set.
+OVERRIDE = "TRITON_KERNEL_OVERRIDE"
+#: Packages whose version is part of every proof. A variant that imports another one is never remembered, unless its
+#: ``requires=`` names it.
+VERSIONED = ("torch", "triton", "numpy", "cuda")
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A file. checksum: of key and proof."""
+
+    key: str
+    proof: Proof
+    checksum: str
+
+
+def code_of(variants: Iterable[Variant], catalog: Catalog) -> dict[str, str]:
+    """Id -> hash of all files that the verification of a variant depends on; without those for which this is not
+    known.
+    """
+    engine = sorted(closure_hashes(ROOT, ENGINE).items())
+    sources = {variant.id: _sources(variant, catalog) for variant in variants}
+    return {name: _hash([engine, sorted(files.items())]) for name, files in sources.items() if files is not None}
+
+
+def keys_of(code: Mapping[str, str], environment: Environment, seed: int | None) -> dict[str, str]:
+    """Id -> hash of all that the verification of a variant depends on.
+
+    code: of ``code_of``. seed: of the configuration, None where every run draws its own.
+    """
+    if OVERRIDE in environment.compiler_settings:
+        return {}
+    machine = machine_hash(environment)
+    return {name: _hash([name, seed, machine, files]) for name, files in code.items()}
+
+
+def machine_hash(environment: Environment) -> str:
+    """Equal for machines whose proofs count for each other."""
+    values = {name: getattr(environment, name) for name in MACHINE} | {"numpy": importlib.metadata.version("numpy")}
+    return _hash(sorted(values.items()))
+
+
+def _sources(variant: Variant, catalog: Catalog) -> Mapping[str, str | None] | None:
+    """File -> hash; None for a variant that imports what has no hash and no version here."""
+    needs = package_needs([variant])
+    defined = {variant.setup.__code__.co_filename, getattr(sys.modules.get(variant.origin), "__file__", None)}
+    operator = catalog.operators[variant.operator].defined.rpartition(":")[0]
+    files = [Path(name).resolve() for name in (*defined, operator) if name] + list(variant.sources)
+    hashes = closure_hashes(ROOT, files)
+    wrapped = {one.partition(":")[0].partition(".")[0] for need in needs for one in need.split("|")}
+    own = [ROOT / name for name in hashes if not name.startswith("harness/")]
+    if foreign_imports(own) - {*VERSIONED, *wrapped}:
+        return None
+    return hashes | {name: file_hash(path) for name, path in files_of(needs).items()}
+
+
+def load(keys: Mapping[str, str]) -> dict[str, Proof]:
+    """Id -> proof, of the keys that are remembered. A file that is damaged counts as missing."""
+    folder, found = _folder(), {}
+    for variant, key in keys.items() if folder is not None else ():
+        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            entry = msgspec.json.decode((folder / key).with_suffix(".json").read_bytes(), type=_Entry)
+            if entry.key == entry.proof.key == key and entry.checksum == _hash([key, entry.proof]):
+                found[variant] = entry.proof
+    return found
+
+
+def store(key: str, verified_at: str, gpu_id: str | None) -> None:
+    """Remember that a variant passed. A full disk or a read-only home only costs time."""
+    folder, proof = _folder(), Proof(key=key, verified_at=verified_at, gpu_id=gpu_id)
+    if folder is None:
+        return
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(msgspec.json.encode(_Entry(key, proof, _hash([key, proof]))))
+        os.replace(file.name, (folder / key).with_suffix(".json"))
+
+
+def forget(key: str) -> None:
+    """A variant that failed is verified in full the next time."""
+    if (folder := _folder()) is not None:
+        with suppress(OSError):
+            (folder / key).with_suffix(".json").unlink()
+
+
+def usable() -> bool:
+    """Whether a proof that is stored now will be found again."""
+    folder = _folder()
+    if folder is None:
+        return False
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.access(folder, os.W_OK)
+    return False
+
+
+def _folder() -> Path | None:
+    """None where proofs are switched off, or there is no home."""
+    if (given := os.environ.get(FOLDER)) is not None:
+        return None if given.lower() == "off" else Path(given)
+    with suppress(RuntimeError):
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spec-decode-bench-proofs"
+    return None
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[: 2 * DIGITS]
