@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import os
 import sys
 import tempfile
@@ -140,4 +141,5 @@ def _folder() -> Path | None:
 
 
 def _hash(value: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[: 2 * DIGITS]
+    # json, as a file's name may hold bytes that are no UTF-8.
+    return hashlib.sha256(json.dumps(msgspec.to_builtins(value)).encode()).hexdigest()[: 2 * DIGITS]
