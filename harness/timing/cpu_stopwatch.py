@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from time import perf_counter, process_time, thread_time
@@ -19,6 +20,9 @@ WARMUP_CALLS = 3
 #: A launch is rejected where other threads use more CPU time than this share of the calling thread's, and more than
 #: these seconds, below which the process clock is too coarse.
 OTHER_THREADS_SHARE, OTHER_THREADS_S = 0.5, 2e-3
+#: Calls alone after each sample. A launch is rejected where the fastest of them takes so many times as long as a call
+#: of the slowest sample, and so many seconds longer: then most calls of a sample skip their work.
+CALLS_ALONE, ALONE_TIMES, ALONE_S = 2, 3.0, 2e-6
 
 
 class CpuStopwatch:
@@ -33,7 +37,8 @@ class CpuStopwatch:
     ) -> None:
         """host_lock: makes the lock to hold while a sample is taken."""
         self.launch, self._output_probe, self._host_lock = launch, output_probe, host_lock
-        self._own_s = self._others_s = 0.0
+        self._own_s = self._others_s = self._slowest_s = 0.0
+        self._alone_s = math.inf
         # By the fastest call: after a call that something interrupted, a sample would be too short.
         fastest = min(self._seconds() for _ in range(WARMUP_CALLS))
         self._calls = max(1, int(SAMPLE_S / max(fastest, 1e-9)))
@@ -68,7 +73,24 @@ class CpuStopwatch:
                 f"other threads ran for {self._others_s * 1e3:.1f} ms while the launches took "
                 f"{self._own_s * 1e3:.1f} ms",
             )
+        self._compare_alone(elapsed / self._calls)
         return {"cpu_us": elapsed * 1e6 / self._calls}
+
+    def _compare_alone(self, seconds: float) -> None:
+        """Calls alone, whose outputs are probed, against those of samples. seconds: of a call of the last sample."""
+        if self._output_probe is None:
+            return
+        self._slowest_s = max(self._slowest_s, seconds)
+        for _ in range(CALLS_ALONE):
+            self._output_probe.arm()
+            self._alone_s = min(self._alone_s, self._seconds())
+            self._output_probe.check("single")
+        if self._alone_s > max(ALONE_TIMES * self._slowest_s, self._slowest_s + ALONE_S):
+            raise Mismatch(
+                "every_call",
+                f"a call alone takes {self._alone_s * 1e6:.2f} us, one of many in a row {self._slowest_s * 1e6:.2f}: "
+                "not all of them do the work",
+            )
 
     def facts(self) -> Mapping[str, Any]:
         return {}

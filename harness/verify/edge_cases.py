@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import Any, Literal
 
@@ -35,6 +35,8 @@ EdgeCaseName = tuple[str, Buffers | None]
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 #: Edge cases with far rows for each input.
 FAR_POINTS = 2
+#: Edge cases in place where Triton's interpreter runs.
+INTERPRETED_IN_PLACE = 2
 #: The stance with which torch.compile raises instead of compiling.
 NO_RECOMPILATION = "fail_on_recompile"
 
@@ -110,6 +112,7 @@ def check_variant(
     ).findings()
     if thorough:
         yield from far_rows(operator, variant, device, seed, only, announce)
+        yield from in_place(operator, variant, device, seed, only, announce)
 
 
 def known_failure_places(operator: Operator, variant: Variant) -> list[EdgeCaseName]:
@@ -336,6 +339,46 @@ def far_rows(
                 return
             made[tensor] += 1
             yield finding_of(place, lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
+
+
+def in_place(
+    operator: Operator,
+    variant: Variant,
+    device: str,
+    seed: int,
+    only: EdgeCaseName | None = None,
+    announce: Callable[[Place, str], None] = lambda place, name: None,
+) -> Iterator[Finding]:
+    """A launch at every edge case with one array as input and output where the operator's engine has one. Where
+    Triton's interpreter runs, at the first two such edge cases.
+    """
+    if "in_place" in variant.waives:
+        return
+    interpreted, first, made = launch_counter(), launch_counter().launches, 0
+    for case in operator.edge_cases:
+        point = operator.complete(case.point)
+        place = _edge_case(case.name, "in_place")
+        limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "in_place")
+        if (limited if only is None else only != (case.name, "in_place")) or skipped(place, variant, [point]):
+            continue
+        if not operator.in_place(point) or (made >= INTERPRETED_IN_PLACE and interpreted.launches > first):
+            continue
+        fixture = Fixture(operator, point, device, seed, case.edit, batches=2, in_place=True)
+        if not fixture.shared:
+            continue
+        announce(Place.EDGE_CASE, case.name)
+        made += 1
+        yield finding_of(place, partial(_check_in_place, fixture, variant))
+
+
+def _check_in_place(fixture: Fixture, variant: Variant, passed_checks: set[str]) -> None:
+    try:
+        verify_cell(fixture, variant, once=True)
+    except Mismatch as mismatch:
+        shared = ", ".join(fixture.shared)
+        message = f"with {shared} in place: {mismatch.check}: {mismatch.message}"
+        raise Mismatch("in_place", message, **mismatch.element) from None
+    passed_checks.add("in_place")
 
 
 def _edge_case(name: str, buffers: Buffers | None = None) -> dict[str, Any]:
