@@ -6,7 +6,7 @@ import pytest
 
 from harness.checks import Mismatch
 from harness.timing import cpu_stopwatch
-from harness.timing.cpu_stopwatch import CpuStopwatch
+from harness.timing.cpu_stopwatch import LEAST_SAMPLES, CpuStopwatch
 
 
 def test_a_slow_first_call_does_not_shorten_the_samples(monkeypatch):
@@ -60,6 +60,11 @@ def test_work_of_other_threads_is_rejected_from_half_the_time_of_the_launches_on
         watch.sample()
 
 
+def take_samples(watch):
+    for _ in range(LEAST_SAMPLES):
+        watch.sample()
+
+
 class Unprobed:
     def arm(self):
         pass
@@ -85,6 +90,28 @@ def test_calls_in_a_row_that_take_less_than_one_alone_are_rejected(in_a_row_us, 
     watch = CpuStopwatch(launch, Pause())
     if rejected:
         with pytest.raises(Mismatch, match="every_call: a call alone takes"):
-            watch.sample()
+            take_samples(watch)
     else:
-        watch.sample()
+        take_samples(watch)
+
+
+def test_an_interrupted_sample_does_not_hide_that_calls_in_a_row_take_less(monkeypatch):
+    """A call takes 10 us after a pause and 1 us in a row; the first of those in the first sample is interrupted."""
+    now_s, after_pause, interrupted = [0.0], [True], [False]
+
+    def launch():
+        now_s[0] += 10e-6 if after_pause[0] else 1e-6
+        after_pause[0] = False
+        if not interrupted[0] and watch:
+            interrupted[0] = True
+            now_s[0] += 1e-2
+
+    class Pause(Unprobed):
+        def arm(self):
+            after_pause[0] = True
+
+    watch = None
+    monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
+    watch = CpuStopwatch(launch, Pause())
+    with pytest.raises(Mismatch, match="every_call: a call alone takes"):
+        take_samples(watch)
