@@ -6,8 +6,8 @@ are wrong. Then four launches, each compared:
 1. on the first batch, outputs poisoned;
 2. on the same batch, outputs poisoned again: a launch that skips work when its inputs did not change fails;
 3. on another batch, outputs poisoned with the other pattern;
-4. on the first batch, outputs right for the other: a launch that skips work when its outputs did not change, or that adds
-   to what it finds there, fails.
+4. on the first batch, outputs right for the other: a launch that skips work when its outputs did not change, or that
+   adds to what it finds there, fails.
 
 On a GPU one more launch is queued, with its inputs, behind a sleeping kernel: work outside the current stream reads the
 earlier inputs. After each launch inputs and canaries, and after all of them the settings of the process, must be

@@ -132,25 +132,21 @@ class PointSearch:
                 elastic.append(axis)
         return elastic
 
-    def output_bytes(self, point: Point) -> int:
-        """Of the outputs, which take no memory for it."""
-        with torch.device("meta"):
-            return tensor_bytes(self.operator.make_outputs(point))
-
     def is_small(self, point: Point) -> bool:
         """Whether it takes at most ``most_bytes``, as far as that is known without making inputs."""
-        count = self.output_bytes if self.operator.input_bytes is None else self.nbytes
-        return count(point) <= self.most_bytes
+        if self.operator.input_bytes is None:
+            return output_bytes(self.operator, point) <= self.most_bytes
+        return self.nbytes(point) <= self.most_bytes
 
     def nbytes(self, point: Point) -> int:
         """Of inputs and outputs, with what lies between the rows of a table. Where the operator does not tell those of
         its inputs, they are made, unless the outputs are too large already.
         """
         if self.operator.input_bytes is not None:
-            return self.output_bytes(point) + self.operator.input_bytes(point)
+            return output_bytes(self.operator, point) + self.operator.input_bytes(point)
         key = self.operator.spelt_out(point)
         if key not in self._bytes:
-            count = self.output_bytes(point)
+            count = output_bytes(self.operator, point)
             if count <= self.most_bytes:
                 count += tensor_bytes(self.operator.make_inputs(point, 0))
             self._bytes[key] = count
@@ -163,6 +159,12 @@ def _holds(rule: Rule, point: Point) -> bool:
         return rule.holds(point)
     except Exception:
         return False
+
+
+def output_bytes(operator: Operator, point: Point) -> int:
+    """Of the outputs, which take no memory for it."""
+    with torch.device("meta"):
+        return tensor_bytes(operator.make_outputs(point))
 
 
 def tensor_bytes(tensors: Any) -> int:
