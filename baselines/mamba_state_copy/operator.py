@@ -451,8 +451,8 @@ def input_bytes(point: Point) -> int:
 
 
 def in_place(point: Point) -> Mapping[str, str]:
-    counts = ("num_accepted_tokens", "state_columns") if by_slot(point) else ()
-    return {name: name for name in ("conv_states", "ssm_states", *counts)}
+    """vLLM has one pool."""
+    return {name: name for name in ("conv_states", "ssm_states")}
 
 
 operator = Operator.of_module(

@@ -56,7 +56,7 @@ def on_device(point: Point) -> str | None:
     return "PyTorch cannot write to pinned memory from the device" if point.memory == "uva" else None
 
 
-@variant("post_update", skip=on_device, waives=("no_alloc", "in_place"))
+@variant("post_update", skip=on_device, waives="no_alloc")
 def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Counts of the rows, then every array by slot: gather, select, copy; history and penalties by scatter."""
     return set_up(point, x, out)
@@ -70,7 +70,7 @@ _EXAMPLES = (
 )
 
 
-@variant("post_update", requires=COMPILER, skip=on_device, waives=("no_alloc", "in_place"))
+@variant("post_update", requires=COMPILER, skip=on_device, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the operator chain."""
     return set_up(point, x, out, compiled(update, set_up, operator, _EXAMPLES, out.total_len.device))

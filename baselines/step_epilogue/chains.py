@@ -15,7 +15,7 @@ CHAINS = (post_update.op_chain, draft_inputs.op_chain, mamba_align_step.op_chain
 
 
 # There is no compiled_chain: the parts have theirs, and torch.compile sees no more in their sequence.
-@variant("step_epilogue", skip=on_device, waives=("no_alloc", "in_place"))
+@variant("step_epilogue", skip=on_device, waives="no_alloc")
 def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The operator chains of counts, drafter and states one after another."""
     return PARTS.sequence(*CHAINS)(point, x, out)

@@ -35,8 +35,6 @@ EdgeCaseName = tuple[str, Buffers | None]
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 #: Edge cases with far rows for each input.
 FAR_POINTS = 2
-#: Edge cases in place where Triton's interpreter runs.
-INTERPRETED_IN_PLACE = 2
 #: The stance with which torch.compile raises instead of compiling.
 NO_RECOMPILATION = "fail_on_recompile"
 
@@ -350,24 +348,24 @@ def in_place(
     announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
     """A launch at every edge case with one array as input and output where the operator's engine has one. Where
-    Triton's interpreter runs, at the first two such edge cases.
+    Triton's interpreter or torch.compile needs seconds, at the first edge case of each choice of such arrays.
     """
-    if "in_place" in variant.waives:
-        return
-    interpreted, first, made = launch_counter(), launch_counter().launches, 0
+    interpreted, first, made = launch_counter(), launch_counter().launches, set()
     for case in operator.edge_cases:
         point = operator.complete(case.point)
         place = _edge_case(case.name, "in_place")
         limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "in_place")
         if (limited if only is None else only != (case.name, "in_place")) or skipped(place, variant, [point]):
             continue
-        if not operator.in_place(point) or (made >= INTERPRETED_IN_PLACE and interpreted.launches > first):
+        if not operator.in_place(point):
             continue
         fixture = Fixture(operator, point, device, seed, case.edit, batches=2, in_place=True)
-        if not fixture.shared:
+        shared = frozenset(fixture.shared)
+        slow = variant.is_slow_to_verify or interpreted.launches > first
+        if not shared or (slow and shared in made):
             continue
         announce(Place.EDGE_CASE, case.name)
-        made += 1
+        made.add(shared)
         yield finding_of(place, partial(_check_in_place, fixture, variant))
 
 
