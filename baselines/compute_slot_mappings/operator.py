@@ -42,6 +42,7 @@ AXES = slots.bounded(
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
+    slots.SLOTS_FIT,
     Rule(
         "block_size ({block_size}) must be a multiple of cp_interleave ({cp_interleave}) where ranks share a group",
         lambda p: p.cp_size == 1 or p.block_size % p.cp_interleave == 0,

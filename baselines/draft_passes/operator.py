@@ -60,6 +60,7 @@ AXES = slots.composed(
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
+    slots.SLOTS_FIT,
     Rule("next_n ({next_n}) must be at least 3: one draft takes no further pass", lambda p: p.next_n >= 3),
     Rule(
         "the indexer takes batch_size ({batch_size}) rows of max_model_len ({max_model_len}) only where they make "

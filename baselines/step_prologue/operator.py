@@ -108,6 +108,7 @@ def _whole(single: Operator, point: Point) -> bool:
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
+    slots.SLOTS_FIT,
     Rule(
         "state_groups ({state_groups}) must be less than num_groups ({num_groups}): the first group is attention's",
         lambda p: p.state_groups < p.num_groups,

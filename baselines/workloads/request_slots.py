@@ -113,6 +113,11 @@ TOKENS_FIT = Rule(
     "must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
     lambda p: num_tokens(p) <= p.max_num_batched_tokens,
 )
+SLOTS_FIT = Rule(
+    "the KV slots of batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens in blocks of "
+    "block_size ({block_size}) tokens must be less than 2^31, as they are computed in 32 bits",
+    lambda p: _slots_fit(p),
+)
 
 
 def bounded(*all_axes: Axis, largest: Mapping[str, int] = _LARGEST_PART) -> tuple[Axis, ...]:
@@ -251,6 +256,13 @@ def group_widths(point: Point) -> list[int]:
     """Columns of each group's table: enough for max_model_len, and k scratch columns for states."""
     columns = zip(group_block_sizes(point), _scratch_columns(point), strict=True)
     return [cdiv(point.max_model_len, size) + scratch for size, scratch in columns]
+
+
+def _slots_fit(point: Point) -> bool:
+    """Block ids are 1 .. (used blocks). A block that ranks share has cp_size times as many tokens."""
+    sizes = group_block_sizes(point)[: point.num_groups - num_state_groups(point)]
+    most = (num_real(point) * cdiv(point.max_model_len, size) * size + size for size in sizes)
+    return max((*most, *(size * point.get("cp_size", 1) for size in sizes)), default=0) < 2**31
 
 
 def num_state_groups(point: Point) -> int:
