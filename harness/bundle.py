@@ -1,8 +1,7 @@
 """An operator's inputs or outputs as one argument of a kernel: a NamedTuple in Triton, a struct by value in CUDA C++.
 
-A kernel then reads ``x.idx_mapping`` and ``out.total_len``, as the reference does, and a kernel made of several parts
-hands each of them its own bundles. Triton makes flat parameters of the fields; one that is None vanishes, and
-``x.output_bin_counts is not None`` is decided when the kernel is compiled.
+A kernel then reads ``x.idx_mapping`` and ``out.total_len``, as the reference does. Triton makes flat parameters of the
+fields; one that is None vanishes, and ``x.output_bin_counts is not None`` is decided when the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -10,17 +9,9 @@ from __future__ import annotations
 import functools
 from collections import namedtuple
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-
-
-class Arguments(NamedTuple):
-    """Of one part of a kernel that is made of several: bundles of its inputs and outputs, and its sizes."""
-
-    x: Any
-    out: Any
-    n: Any
 
 
 @functools.cache

@@ -60,13 +60,13 @@ def headers(path: Path, text: str, include_path: Sequence[Path]) -> list[tuple[s
     return sorted(known.items())
 
 
-def foreign_imports(files: Iterable[Path]) -> set[str]:
-    """Top-level names that Python files import from outside this suite and the standard library; "" for a relative
+def foreign_imports(files: Iterable[Path], packages: Iterable[str]) -> set[str]:
+    """Top-level names that Python files import from outside these packages and the standard library; "" for a relative
     import, which ``dependencies`` does not follow. A file with a syntax error imports nothing.
     """
     sources = [path for path in files if path.suffix == ".py" and path.is_file()]
     names = {name for path in sources for name in _imported_by(path, file_hash(path))}
-    return names - set(sys.stdlib_module_names) - {"baselines", "kernels", "upstream", "harness"}
+    return names - set(sys.stdlib_module_names) - set(packages)
 
 
 @cache

@@ -4,9 +4,9 @@ Cells whose code is the same in both revisions are left out, but for a few contr
 steady. First one process of each revision verifies and audits the cells; both run at the same time, and their times are
 not used. Of the same code twice, one does. The others time what passed in it (``run --brief``), whose proofs they find
 in the cache (harness/session/proofs.py), one at a time and in turns (base head, head base, ...), so that a drift of the
-machine meets both sides alike. The sides are compared after
-LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured. While a process is timed,
-the next one loads torch and the suite, and waits (``run --hold``); it uses the GPU when the other has ended.
+machine meets both sides alike. The sides are compared after LOOKS pairs; between two looks only the cells that the
+comparison cannot decide are measured. While a process is timed, the next one loads torch and the suite, and waits
+(``run --hold``); it uses the GPU when the other has ended.
 
 The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
 ``bench.py compare FOLDER/base FOLDER/head`` reads again, and those of the processes that verify in ``verified/``, whose

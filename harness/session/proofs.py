@@ -25,7 +25,7 @@ from harness.dependencies import DIGITS, file_hash, foreign_imports
 from harness.discover import ROOT, Catalog
 from harness.packages import files_of
 from harness.records.schema import Environment, Proof
-from harness.session.changed_cells import ENGINE, closure_hashes
+from harness.session.changed_cells import ENGINE, PACKAGES, closure_hashes
 from harness.session.sources import package_needs
 
 #: Environment variable: the folder of the proofs, or "off".
@@ -85,20 +85,20 @@ def _sources(variant: Variant, catalog: Catalog) -> Mapping[str, str | None] | N
     hashes = closure_hashes(ROOT, files)
     wrapped = {one.partition(":")[0].partition(".")[0] for need in needs for one in need.split("|")}
     own = [ROOT / name for name in hashes if not name.startswith("harness/")]
-    if foreign_imports(own) - {*VERSIONED, *wrapped}:
+    if foreign_imports(own, PACKAGES) - {*VERSIONED, *wrapped}:
         return None
     return hashes | {name: file_hash(path) for name, path in files_of(needs).items()}
 
 
 def load(keys: Mapping[str, str]) -> dict[str, Proof]:
     """Id -> proof, of the keys that are remembered. A file that is damaged counts as missing."""
-    folder, found = _folder(), {}
+    folder, proofs = _folder(), {}
     for variant, key in keys.items() if folder is not None else ():
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             entry = msgspec.json.decode((folder / key).with_suffix(".json").read_bytes(), type=_Entry)
             if entry.key == entry.proof.key == key and entry.checksum == _hash([key, entry.proof]):
-                found[variant] = entry.proof
-    return found
+                proofs[variant] = entry.proof
+    return proofs
 
 
 def store(key: str, verified_at: str, gpu_id: str | None) -> None:

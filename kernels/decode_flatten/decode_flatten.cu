@@ -14,12 +14,8 @@ __device__ __forceinline__ Outputs without_indices(Outputs out) {
     return out;
 }
 
-KERNEL decode_flatten_kernel_vec4(ARGUMENTS) {
-    flatten<4>(FROM, without_indices(out), n);
-}
-KERNEL decode_flatten_kernel_vec1(ARGUMENTS) {
-    flatten<1>(FROM, without_indices(out), n);
-}
+KERNEL decode_flatten_kernel_vec4(ARGUMENTS) { flatten<4>(FROM, without_indices(out), n); }
+KERNEL decode_flatten_kernel_vec1(ARGUMENTS) { flatten<1>(FROM, without_indices(out), n); }
 
 // The same with the request of every token, and a length per request.
 KERNEL decode_flatten_index_kernel_vec4(ARGUMENTS) { flatten<4>(FROM, out, n); }

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from baselines.mamba_align_step.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.mamba_align_step.triton import INPUTS, sizes
+from kernels.mamba_align_step.triton import arguments
 
 SOURCE = Path(__file__).with_name("mamba_align_step.cu")
 THREADS = 128
@@ -21,7 +20,7 @@ LANES = 8
 @variant("mamba_align_step", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, eight threads per row before the forward pass and one after sampling."""
-    rows, arguments = len(x.idx_mapping), (bundle(x, *INPUTS), bundle(out), sizes(point, x))
+    rows, taken = len(x.idx_mapping), arguments(point, x, out)
     if point.phase == "after_sampling":
-        return launcher(SOURCE, "mamba_align_step_after_kernel", cdiv(rows, THREADS), THREADS, *arguments)
-    return launcher(SOURCE, "mamba_align_step_before_kernel", cdiv(rows, THREADS // LANES), THREADS, *arguments)
+        return launcher(SOURCE, "mamba_align_step_after_kernel", cdiv(rows, THREADS), THREADS, *taken)
+    return launcher(SOURCE, "mamba_align_step_before_kernel", cdiv(rows, THREADS // LANES), THREADS, *taken)

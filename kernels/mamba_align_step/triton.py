@@ -50,6 +50,18 @@ def sizes(point: Point, x: Inputs) -> Sizes:
     return Sizes(len(x.idx_mapping), point.max_num_seqs, table_columns(point), point.next_n, groups, block_size)
 
 
+class Arguments(NamedTuple):
+    """Bundles of the inputs and outputs, and the sizes."""
+
+    x: tuple
+    out: tuple
+    n: Sizes
+
+
+def arguments(point: Point, x: Inputs, out: Outputs) -> Arguments:
+    return Arguments(bundle(x, *INPUTS), bundle(out), sizes(point, x))
+
+
 @triton.jit
 def column_of(computed, query, block_size):
     """Column of the last scheduled token."""
@@ -140,9 +152,9 @@ def tiling(point: Point, entries: int) -> Tile:
 @variant("mamba_align_step")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch per phase, where the engine takes six before the forward pass and two after sampling."""
-    rows, arguments = len(x.idx_mapping), (bundle(x, *INPUTS), bundle(out), sizes(point, x))
+    rows, taken = len(x.idx_mapping), arguments(point, x, out)
     if point.phase == "after_sampling":
-        return fixed_launch(mamba_align_step_after_kernel, (cdiv(rows, ROWS),), *arguments, ROWS=ROWS, num_warps=2)
+        return fixed_launch(mamba_align_step_after_kernel, (cdiv(rows, ROWS),), *taken, ROWS=ROWS, num_warps=2)
     tile = tiling(point, TILE)
     grid = (cdiv(rows, tile.ROWS),)
-    return fixed_launch(mamba_align_step_before_kernel, grid, *arguments, *tile, num_warps=1)
+    return fixed_launch(mamba_align_step_before_kernel, grid, *taken, *tile, num_warps=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from baselines.gather_block_tables.operator import rows_to_write
-from baselines.step_prologue.operator import Inputs, Outputs, indexer_part, with_indexer
+from baselines.step_prologue.operator import Inputs, Outputs, indexer_part, states_part, with_indexer
 from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import group_tables, group_widths, num_real, table_starts, warps_per_row
 from harness.bundle import bundle
@@ -19,7 +19,8 @@ from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
 from kernels.decode_step import triton as decode_step
 from kernels.decode_step.cuda import Tables
 from kernels.gather_block_tables.triton import strips_of
-from kernels.step_prologue.triton import INPUTS, OUTPUTS, Programs, sizes, states_of
+from kernels.mamba_align_step.triton import arguments as states_arguments
+from kernels.step_prologue.triton import INPUTS, OUTPUTS, Programs, sizes
 
 SOURCE = Path(__file__).with_name("step_prologue.cu")
 #: As in the CUDA sources.
@@ -53,9 +54,10 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         flatten = decode_flatten.cuda_sizes(at, step, made)._replace(source_stride=by_slot.stride(0))
         tables = Tables(by_slot, made.block_table, flatten)
         indexer = Indexer(bundle(made, *decode_step.OUTPUTS), decode_step.sizes(at, step, num_schedulers), tables)
-        kernel, further = f"step_prologue_{point.indexer}", [indexer, states_of(point, x, out)]
+        # Where no group has states nothing of them is read.
+        kernel, further = f"step_prologue_{point.indexer}", [indexer, states_arguments(*states_part(point, x, out))]
     elif point.state_groups:
-        kernel, further = "step_prologue_states", [states_of(point, x, out)]
+        kernel, further = "step_prologue_states", [states_arguments(*states_part(point, x, out))]
     table_strips = strips_of(point, THREADS * vector, THREADS)
     programs = Programs(
         num_schedulers=0,

@@ -34,7 +34,7 @@ from baselines.step_prologue.operator import (
 )
 from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import group_tables, num_real, row_tiling
-from harness.bundle import Arguments, bundle
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 from kernels.compute_slot_mappings.triton import map_rows
@@ -241,12 +241,6 @@ class Indexer(NamedTuple):
     flatten: decode_flatten.Sizes
 
 
-def states_of(point: Point, x: Inputs, out: Outputs) -> Arguments:
-    """Of mamba_align_step; where no group has states nothing of them is read."""
-    at, state, made = states_part(point, x, out)
-    return Arguments(bundle(state, *mamba_align_step.INPUTS), bundle(made), mamba_align_step.sizes(at, state))
-
-
 @variant("step_prologue", sizes=STRIP_SIZES)
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every part; programs of the schedules come first."""
@@ -269,7 +263,10 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     states = indexer = scratch = state_tile = schedule = tiles = None
     strides = 0, 0
     if point.state_groups:
-        states, state_tile = states_of(point, x, out), mamba_align_step.tiling(point, 256)
+        states, state_tile = (
+            mamba_align_step.arguments(*states_part(point, x, out)),
+            mamba_align_step.tiling(point, 256),
+        )
         programs = programs._replace(num_state_blocks=cdiv(rows, state_tile.ROWS))
     if with_indexer(point):
         at, step, made = indexer_part(point, x, out)

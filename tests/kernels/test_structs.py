@@ -33,7 +33,7 @@ template <class A> constexpr bool same<A, A> = true;
 
 
 def sources() -> dict[str, Path]:
-    """Operator -> the source with its structs. Kernels that are made of parts have none of their own."""
+    """Operator -> the source with its structs."""
     files = [path for path in sorted(KERNELS.glob("*/*.cu*")) if re.search(r"struct Sizes \{", path.read_text())]
     return {path.parent.name: path for path in files}
 
@@ -49,7 +49,8 @@ def sizes_of(operator: str) -> type[tuple]:
 
 def taken(operator: str, fields: str) -> tuple[str, ...]:
     """The fields of an operator's CUDA struct, by the constant that names them (INPUTS, OUTPUTS); none: all."""
-    return getattr(importlib.import_module(f"kernels.{operator}.cuda"), fields, ())
+    triton, cuda = (importlib.import_module(f"kernels.{operator}.{name}") for name in ("triton", "cuda"))
+    return getattr(cuda, fields, getattr(triton, fields, ()))
 
 
 def filled(sizes: type[tuple]) -> tuple:
