@@ -13,7 +13,7 @@ from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.decode_flatten.triton import INPUTS, STRIP_SIZES, request_grid, sizes
+from kernels.decode_flatten.triton import INPUTS, OUTPUTS, STRIP_SIZES, request_grid, sizes
 
 SOURCE = Path(__file__).with_name("decode_flatten.cu")
 #: As in the CUDA source.
@@ -49,7 +49,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
     width = access_width(x, out)
     kernel = f"decode_flatten_{'' if out.indices is None else 'index_'}kernel_vec{width}"
-    arguments = bundle(x, *INPUTS), bundle(out), cuda_sizes(point, x, out)
+    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), cuda_sizes(point, x, out)
     return launcher(SOURCE, kernel, request_grid(x, out, THREADS * width), THREADS, *arguments)
 
 
@@ -61,6 +61,6 @@ def by_slot(
     """
     width = access_width(x, out)
     by_slot = bundle(replace(x, seq_lens=num_computed_tokens), *INPUTS)
-    arguments = by_slot, bundle(out), cuda_sizes(point, x, out), idx_mapping
+    arguments = by_slot, bundle(out, *OUTPUTS), cuda_sizes(point, x, out), idx_mapping
     grid = request_grid(x, out, THREADS * width)
     return launcher(SOURCE, f"decode_flatten_slots_kernel_vec{width}", grid, THREADS, *arguments)

@@ -127,8 +127,9 @@ def request_grid(x: Inputs, out: Outputs, ints_per_block: int) -> tuple[int, int
     return batch_size + cdiv(cdiv(out.lens.numel(), ints_per_block), strips), strips
 
 
-#: Fields of the inputs that the fused kernels read.
+#: Fields that the fused kernels read, and those that they write: operators that are made of this one have more.
 INPUTS = ("seq_lens", "query_start_loc", "block_table")
+OUTPUTS = ("lens", "decode_lens", "block_table", "indices", "request_lens")
 
 
 class Sizes(NamedTuple):
@@ -229,7 +230,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     another batch size or table width; of row strides only 1 and divisibility by 16 matter.
     """
     grid = request_grid(x, out, COLUMNS_PER_PROGRAM)
-    arguments = bundle(x, *INPUTS), bundle(out), sizes(x, out)
+    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(x, out)
     # Outside the bundles, as Triton shall specialise on them: rows are then known to be aligned.
     strides = x.block_table.stride(0), out.block_table.stride(0)
     tile = {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS_PER_PROGRAM, "num_warps": 4}
