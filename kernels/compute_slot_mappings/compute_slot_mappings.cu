@@ -29,10 +29,10 @@ __device__ __forceinline__ void map(const Inputs& x, const Outputs& out, const S
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) compute_slot_mappings_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     map<false>(x, out, n);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) compute_slot_mappings_ranks_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     map<true>(x, out, n);
 }

@@ -23,4 +23,4 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     blocks = max(cdiv(len(x.idx_mapping), THREADS // 32), cdiv(out.slot_mappings.shape[1], 4 * THREADS))
     kernel = "compute_slot_mappings_kernel" if point.cp_size == 1 else "compute_slot_mappings_ranks_kernel"
     grid = (blocks, point.num_groups, warps_per_row(point))
-    return launcher(SOURCE, kernel, grid, THREADS, bundle(x), bundle(out), sizes(point, x))
+    return launcher(SOURCE, kernel, grid, THREADS, sizes(point, x), bundle(x), bundle(out))

@@ -118,9 +118,9 @@ def map_rows(
 
 @triton.jit
 def compute_slot_mappings_kernel(
+    n,
     x,
     out,
-    n,
     RANKS: tl.constexpr,
     RANK: tl.constexpr,
     INTERLEAVE: tl.constexpr,
@@ -139,5 +139,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     grid = (max(cdiv(len(x.idx_mapping), ROWS), cdiv(out.slot_mappings.shape[1], TAIL)), point.num_groups, strips)
     context_parallel = {"RANKS": point.cp_size, "RANK": rank_of(point), "INTERLEAVE": point.cp_interleave}
     tile = {"ROWS": ROWS, "LANES": lanes, "TAIL": TAIL}
-    arguments = bundle(x), bundle(out), sizes(point, x)
+    arguments = sizes(point, x), bundle(x), bundle(out)
     return fixed_launch(compute_slot_mappings_kernel, grid, *arguments, **context_parallel, **tile, num_warps=2)

@@ -49,7 +49,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
     width = access_width(x, out)
     kernel = f"decode_flatten_{'' if out.indices is None else 'index_'}kernel_vec{width}"
-    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), cuda_sizes(point, x, out)
+    arguments = cuda_sizes(point, x, out), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
     return launcher(SOURCE, kernel, request_grid(x, out, THREADS * width), THREADS, *arguments)
 
 
@@ -61,6 +61,6 @@ def by_slot(
     """
     width = access_width(x, out)
     by_slot = bundle(replace(x, seq_lens=num_computed_tokens), *INPUTS)
-    arguments = by_slot, bundle(out, *OUTPUTS), cuda_sizes(point, x, out), idx_mapping
+    arguments = cuda_sizes(point, x, out), by_slot, bundle(out, *OUTPUTS), idx_mapping
     grid = request_grid(x, out, THREADS * width)
     return launcher(SOURCE, f"decode_flatten_slots_kernel_vec{width}", grid, THREADS, *arguments)

@@ -6,7 +6,7 @@ using namespace decode_flatten;
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define FROM blockIdx.x, blockIdx.y, gridDim.y, x.seq_lens, x.query_start_loc, x.block_table
-#define ARGUMENTS const __grid_constant__ Inputs x, Outputs out, const __grid_constant__ Sizes n
+#define ARGUMENTS const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, Outputs out
 
 // Where no request of a token is wanted: known to be null when it is compiled.
 __device__ __forceinline__ Outputs without_indices(Outputs out) {

@@ -218,7 +218,7 @@ def flatten_rows(
 
 
 @triton.jit
-def decode_flatten_kernel(x, out, n, source_stride, table_stride, BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr):
+def decode_flatten_kernel(n, x, out, source_stride, table_stride, BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr):
     request, strip, strips = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     lens, starts, table = x.seq_lens, x.query_start_loc, x.block_table
     flatten_rows(request, strip, strips, lens, starts, table, out, n, source_stride, table_stride, BLOCK_SIZE, COLUMNS)
@@ -230,7 +230,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     another batch size or table width; of row strides only 1 and divisibility by 16 matter.
     """
     grid = request_grid(x, out, COLUMNS_PER_PROGRAM)
-    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(x, out)
+    arguments = sizes(x, out), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
     # Outside the bundles, as Triton shall specialise on them: rows are then known to be aligned.
     strides = x.block_table.stride(0), out.block_table.stride(0)
     tile = {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS_PER_PROGRAM, "num_warps": 4}

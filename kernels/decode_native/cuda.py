@@ -20,4 +20,4 @@ THREADS = 128
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++."""
     blocks = cdiv(len(x.seq_lens) * point.max_decode_len, THREADS)
-    return launcher(SOURCE, "decode_native_kernel", blocks, THREADS, bundle(x), bundle(out), sizes(point, x))
+    return launcher(SOURCE, "decode_native_kernel", blocks, THREADS, sizes(point, x), bundle(x), bundle(out))

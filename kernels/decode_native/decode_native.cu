@@ -9,7 +9,7 @@
 using namespace decode_native;
 
 extern "C" __global__ void decode_native_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n.batch_size * n.width) return;
     const int b = i / n.width, j = i % n.width;

@@ -43,7 +43,7 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 
 
 @triton.jit
-def decode_native_kernel(x, out, n, BLOCK: tl.constexpr):
+def decode_native_kernel(n, x, out, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n.batch_size * n.width
     b, j = i // n.width, i % n.width
@@ -56,5 +56,5 @@ def decode_native_kernel(x, out, n, BLOCK: tl.constexpr):
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch, clamp and compression included, straight into the flat buffer."""
     grid = (cdiv(len(x.seq_lens) * point.max_decode_len, ENTRIES_PER_PROGRAM),)
-    arguments = bundle(x), bundle(out), sizes(point, x)
+    arguments = sizes(point, x), bundle(x), bundle(out)
     return fixed_launch(decode_native_kernel, grid, *arguments, BLOCK=ENTRIES_PER_PROGRAM)

@@ -39,7 +39,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, with the device functions of the operators' own kernels."""
     size = point.batch_size
     num_schedulers = 1 + cdiv(point.num_sms + 1, THREADS)
-    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point, x, num_schedulers)
+    arguments = sizes(point, x, num_schedulers), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
     many = "one" if size <= THREADS else "many"
     if point.decode_path == "native":
         blocks = num_schedulers + cdiv(size * point.max_decode_len, THREADS)

@@ -43,7 +43,7 @@ __device__ __forceinline__ void native_step(const Inputs& x, const Outputs& out,
 // one, many: whether a thread of the paged-MQA schedule has one request or several; more than THREADS requests are also
 // too many for the short paths of the tile schedule.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
-#define ARGUMENTS const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n
+#define ARGUMENTS const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out
 #define WITH_TABLES ARGUMENTS, const __grid_constant__ Tables tables
 
 KERNEL decode_step_flatten_one_kernel_vec4(WITH_TABLES) { flatten_step<4, false>(x, out, n, tables); }

@@ -93,9 +93,9 @@ def build_schedule(
 
 @triton.jit
 def decode_step_flatten_kernel(
+    n,
     x,
     out,
-    n,
     block_table,
     flatten,
     source_stride,
@@ -127,7 +127,7 @@ def decode_step_flatten_kernel(
 
 
 @triton.jit
-def decode_step_native_kernel(x, out, n, ENTRIES: tl.constexpr, SCHEDULE: tl.constexpr, TILES: tl.constexpr):
+def decode_step_native_kernel(n, x, out, ENTRIES: tl.constexpr, SCHEDULE: tl.constexpr, TILES: tl.constexpr):
     program, width = tl.program_id(0), n.width
     if program >= n.num_schedulers:
         i = (program - n.num_schedulers) * ENTRIES + tl.arange(0, ENTRIES)

@@ -20,7 +20,7 @@ THREADS = 128
 @variant("draft_inputs", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++."""
-    rows, capacity, arguments = len(x.seq_lens), point.max_num_seqs, (bundle(x), bundle(out), sizes(point, x))
+    rows, capacity, arguments = len(x.seq_lens), point.max_num_seqs, (sizes(point, x), bundle(x), bundle(out))
     advance = int(point.advance == "yes")
     if point.draft_pass == "first":
         grid = (max(cdiv(rows, THREADS // 32), cdiv(capacity + 1 - rows, THREADS)), warps_per_row(point))

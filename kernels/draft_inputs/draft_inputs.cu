@@ -21,7 +21,7 @@ constexpr int THREADS = 128;
 using namespace draft_inputs;
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
     const int last_end = load(x.query_start_loc + n.num_reqs);
     if (b < n.num_reqs) {
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_second_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     int advance) {
     const int b = blockIdx.x * THREADS + threadIdx.x;
     if (b > n.max_num_seqs) return;
@@ -92,12 +92,12 @@ __device__ __forceinline__ void later(const Inputs& x, const Outputs& out, const
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_later_kernel_vec8(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     int advance) {
     later<8>(x, out, n, advance);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_later_kernel_vec1(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     int advance) {
     later<1>(x, out, n, advance);
 }

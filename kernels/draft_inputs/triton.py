@@ -88,7 +88,7 @@ def shift_rows(b, strip, strips, start, kept, token, length, shifted, position, 
 
 
 @triton.jit
-def draft_inputs_first_kernel(x, out, n, ROWS: tl.constexpr, LANES: tl.constexpr, TAIL: tl.constexpr):
+def draft_inputs_first_kernel(n, x, out, ROWS: tl.constexpr, LANES: tl.constexpr, TAIL: tl.constexpr):
     program, strip = tl.program_id(0), tl.program_id(1)
     last_end = tl.load(x.query_start_loc + n.num_reqs)
     b = program * ROWS + tl.arange(0, ROWS)
@@ -117,7 +117,7 @@ def advanced(value, most, ADVANCE: tl.constexpr):
 
 
 @triton.jit
-def draft_inputs_second_kernel(x, out, n, ADVANCE: tl.constexpr, ENTRIES: tl.constexpr):
+def draft_inputs_second_kernel(n, x, out, ADVANCE: tl.constexpr, ENTRIES: tl.constexpr):
     b = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     inside = b < n.num_reqs
     p = tl.load(x.positions_before + b, mask=inside, other=0)
@@ -134,7 +134,7 @@ def draft_inputs_second_kernel(x, out, n, ADVANCE: tl.constexpr, ENTRIES: tl.con
 
 
 @triton.jit
-def draft_inputs_later_kernel(x, out, n, ADVANCE: tl.constexpr, HIDDEN: tl.constexpr):
+def draft_inputs_later_kernel(n, x, out, ADVANCE: tl.constexpr, HIDDEN: tl.constexpr):
     b, strip = tl.program_id(0), tl.program_id(1)
     done = tl.load(x.current_draft_step)
     if strip == 0:
@@ -154,7 +154,7 @@ def draft_inputs_later_kernel(x, out, n, ADVANCE: tl.constexpr, HIDDEN: tl.const
 @variant("draft_inputs")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch per pass."""
-    arguments, advance = (bundle(x), bundle(out), sizes(point, x)), point.advance == "yes"
+    arguments, advance = (sizes(point, x), bundle(x), bundle(out)), point.advance == "yes"
     rows, capacity = len(x.seq_lens), point.max_num_seqs
     if point.draft_pass == "first":
         lanes, strips = row_tiling(point)

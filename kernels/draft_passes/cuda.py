@@ -33,7 +33,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a thread per row, pass and group."""
     num_schedulers = cdiv(point.num_sms + 1, THREADS) if with_indexer(point) else 0
     grid = (num_schedulers + cdiv(point.max_num_seqs + 1, THREADS), passes(point), point.num_groups)
-    arguments = [bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point, num_schedulers)]
+    arguments = [sizes(point, num_schedulers), bundle(x, *INPUTS), bundle(out, *OUTPUTS)]
     if with_indexer(point):
         return launcher(SOURCE, "draft_passes_indexer_kernel", grid, THREADS, *arguments, out.schedule)
     return launcher(SOURCE, "draft_passes_kernel", grid, THREADS, *arguments)

@@ -90,12 +90,12 @@ __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const O
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     rows_of_pass(blockIdx.x, x, out, n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_indexer_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     int* schedule) {
     const int block = (int)blockIdx.x - n.num_schedulers, rows = n.schedule.batch_size;
     if (block >= 0) {

@@ -60,7 +60,7 @@ def kept_tokens(x, b, inside):
 
 
 @triton.jit
-def draft_passes_kernel(x, out, n, scratch, ENTRIES: tl.constexpr, GATHERED: tl.constexpr, SCHEDULE: tl.constexpr):
+def draft_passes_kernel(n, x, out, scratch, ENTRIES: tl.constexpr, GATHERED: tl.constexpr, SCHEDULE: tl.constexpr):
     """scratch: [passes, num_schedulers, B] lengths. SCHEDULE: tile of the indexer's schedule; None: no indexer."""
     program, i, g = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     further = (i + 1) * n.advance  # tokens ahead of the last kept one
@@ -108,5 +108,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         scratch = torch.empty(count * num_schedulers * rows, dtype=torch.int32, device=out.positions.device)
     grid = (num_schedulers + cdiv(point.max_num_seqs + 1, ENTRIES), count, point.num_groups)
     shapes = {"ENTRIES": ENTRIES, "GATHERED": GATHERED, "SCHEDULE": schedule, "num_warps": 4}
-    arguments = bundle(x), bundle(out), sizes(point, num_schedulers), scratch
+    arguments = sizes(point, num_schedulers), bundle(x), bundle(out), scratch
     return fixed_launch(draft_passes_kernel, grid, *arguments, **shapes)

@@ -23,5 +23,5 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     aligned = aligned and x.tables.data_ptr() % 16 == out.block_tables.data_ptr() % 16 == 0
     vector = 4 if aligned else 1
     grid = (rows_to_write(point), strips_of(point, THREADS * vector), point.num_groups)
-    arguments = bundle(x), bundle(out), sizes(point, x)
+    arguments = sizes(point, x), bundle(x), bundle(out)
     return launcher(SOURCE, f"gather_block_tables_kernel_vec{vector}", grid, THREADS, *arguments)

@@ -22,10 +22,10 @@ constexpr int THREADS = 128;
 using namespace gather_block_tables;
 
 extern "C" __global__ void __launch_bounds__(THREADS) gather_block_tables_kernel_vec4(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     gather<4>(blockIdx.x, blockIdx.y * THREADS + threadIdx.x, gridDim.y * THREADS, blockIdx.z, x, out, n);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) gather_block_tables_kernel_vec1(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     gather<1>(blockIdx.x, blockIdx.y * THREADS + threadIdx.x, gridDim.y * THREADS, blockIdx.z, x, out, n);
 }

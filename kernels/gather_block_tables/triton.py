@@ -65,7 +65,7 @@ def gather_row(b, strip, strips, g, x, out, n, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def gather_block_tables_kernel(x, out, n, COLUMNS: tl.constexpr):
+def gather_block_tables_kernel(n, x, out, COLUMNS: tl.constexpr):
     gather_row(tl.program_id(0), tl.program_id(1), tl.num_programs(1), tl.program_id(2), x, out, n, COLUMNS)
 
 
@@ -81,5 +81,5 @@ def strips_of(point: Point, columns: int, threads: int = 128) -> int:
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for all groups: rows x strips x groups."""
     grid = (rows_to_write(point), strips_of(point, COLUMNS), point.num_groups)
-    arguments = bundle(x), bundle(out), sizes(point, x)
+    arguments = sizes(point, x), bundle(x), bundle(out)
     return fixed_launch(gather_block_tables_kernel, grid, *arguments, COLUMNS=COLUMNS)

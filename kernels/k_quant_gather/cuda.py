@@ -63,4 +63,4 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         scale_bytes=out.scale.shape[1],
     )
     kernel = "k_quant_gather_kernel_vec16" if aligned else "k_quant_gather_kernel_vec1"
-    return launcher(SOURCE, kernel, cdiv(units, warps), WARP * warps, bundle(x, *INPUTS), bundle(out), n)
+    return launcher(SOURCE, kernel, cdiv(units, warps), WARP * warps, n, bundle(x, *INPUTS), bundle(out))

@@ -110,10 +110,10 @@ __device__ __forceinline__ void gather(const Inputs& x, const Outputs& out, cons
 
 // Without __grid_constant__, with which NVRTC takes more registers and the kernel is slower.
 extern "C" __global__ void __launch_bounds__(THREADS) k_quant_gather_kernel_vec16(
-    const Inputs x, const Outputs out, const Sizes n) {
+    const Sizes n, const Inputs x, const Outputs out) {
     gather<uint4, unsigned>(x, out, n);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) k_quant_gather_kernel_vec1(
-    const Inputs x, const Outputs out, const Sizes n) {
+    const Sizes n, const Inputs x, const Outputs out) {
     gather<unsigned char, unsigned char>(x, out, n);
 }

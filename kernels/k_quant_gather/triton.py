@@ -55,9 +55,9 @@ class Sizes(NamedTuple):
 
 @triton.jit
 def k_quant_gather_kernel(
+    n,
     x,
     out,
-    n,
     table_stride,
     block_stride,
     BLOCK_SIZE: tl.constexpr,
@@ -115,7 +115,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     units = tokens // unit
     grid = (cdiv(max_units(x, unit), units),)
     inputs, outputs = bundle(x)._replace(kv_cache=cache), bundle(out)._replace(k=k, scale=scale)
-    arguments = inputs, outputs, Sizes(requests, x.num_tokens), x.block_table.stride(0), cache.stride(0)
+    arguments = Sizes(requests, x.num_tokens), inputs, outputs, x.block_table.stride(0), cache.stride(0)
     shapes = {"BLOCK_SIZE": point.block_size, "VALUES": k.shape[1], "SCALES": scale.shape[1]}
     shapes |= {"UNIT": unit, "UNITS": units, "LANES": LANES, "num_warps": 4}
     return fixed_launch(k_quant_gather_kernel, grid, *arguments, **shapes)

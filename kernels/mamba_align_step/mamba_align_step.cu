@@ -18,12 +18,12 @@ constexpr int THREADS = 128;
 using namespace mamba_align_step;
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_align_step_before_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     before_forward(blockIdx.x * THREADS + threadIdx.x, x, out, n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_align_step_after_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     const int b = blockIdx.x * THREADS + threadIdx.x;
     if (b >= n.num_reqs_padded) return;
     const long long s = load(x.idx_mapping + b), slot = max(s, 0ll);

@@ -36,9 +36,9 @@ struct Sizes {
 };
 
 struct Arguments {
+    Sizes n;
     Inputs x;
     Outputs out;
-    Sizes n;
 };
 
 __device__ __forceinline__ void store_move(int* moves, int b, bool moved, int from, int to, int shift) {

@@ -51,15 +51,15 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 
 
 class Arguments(NamedTuple):
-    """Bundles of the inputs and outputs, and the sizes."""
+    """The sizes, and bundles of the inputs and outputs."""
 
+    n: Sizes
     x: tuple
     out: tuple
-    n: Sizes
 
 
 def arguments(point: Point, x: Inputs, out: Outputs) -> Arguments:
-    return Arguments(bundle(x, *INPUTS), bundle(out), sizes(point, x))
+    return Arguments(sizes(point, x), bundle(x, *INPUTS), bundle(out))
 
 
 @triton.jit
@@ -111,7 +111,7 @@ def before_rows(program, x, out, n, ROWS: tl.constexpr, SLOTS: tl.constexpr):
 
 
 @triton.jit
-def mamba_align_step_before_kernel(x, out, n, ROWS: tl.constexpr, SLOTS: tl.constexpr):
+def mamba_align_step_before_kernel(n, x, out, ROWS: tl.constexpr, SLOTS: tl.constexpr):
     before_rows(tl.program_id(0), x, out, n, ROWS, SLOTS)
 
 
@@ -124,7 +124,7 @@ def freeze(computed, column, count, block_size):
 
 
 @triton.jit
-def mamba_align_step_after_kernel(x, out, n, ROWS: tl.constexpr):
+def mamba_align_step_after_kernel(n, x, out, ROWS: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = b < n.num_reqs_padded
     s = tl.load(x.idx_mapping + b, mask=inside, other=-1)

@@ -23,4 +23,4 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     n = sizes(point, x)
     blocks, stride = cdiv(point.batch_size << n.log_lanes, THREADS), x.block_table.stride(0)
     kernel = f"mamba_spec_metadata_{'' if point.cache_mode == 'all' else 'window_'}kernel"
-    return launcher(SOURCE, kernel, blocks, THREADS, bundle(x), bundle(out), n, stride)
+    return launcher(SOURCE, kernel, blocks, THREADS, n, bundle(x), bundle(out), stride)

@@ -62,7 +62,7 @@ struct Sizes {
 using namespace mamba_spec_metadata;
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_kernel
 
 // Modes align (the window starts at the last scheduled block) and none (at column 0).
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_window_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);

@@ -52,9 +52,9 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 
 @triton.jit
 def mamba_spec_metadata_kernel(
+    n,
     x,
     out,
-    n,
     table_stride,
     SLOTS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -103,9 +103,9 @@ def mamba_spec_metadata_kernel(
 
 @triton.jit
 def mamba_spec_metadata_window_kernel(
+    n,
     x,
     out,
-    n,
     table_stride,
     SLOTS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -136,7 +136,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows = ENTRIES // lanes
     grid, stride = (cdiv(point.batch_size, rows),), x.block_table.stride(0)
     tile = {"SLOTS": slots, "BLOCK_SIZE": point.mamba_block_size, "ROWS": rows, "LANES": lanes, "num_warps": 1}
-    arguments = bundle(x), bundle(out), sizes(point, x), stride
+    arguments = sizes(point, x), bundle(x), bundle(out), stride
     if point.cache_mode == "all":
         return fixed_launch(mamba_spec_metadata_kernel, grid, *arguments, **tile)
     tile |= {"ALIGNED": point.cache_mode == "align"}

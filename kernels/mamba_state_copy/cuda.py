@@ -88,5 +88,5 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     )
     group_stride = ctypes.c_longlong(x.block_table.stride(0))
     kernel = f"mamba_state_copy_{'slots_' if by_slot(point) else ''}kernel_ssm{ssm_vector}_conv{conv_vector}"
-    arguments = bundle(x), bundle(out), n, group_stride
+    arguments = n, bundle(x), bundle(out), group_stride
     return launcher(SOURCE, kernel, num_blocks(point, pieces), THREADS, *arguments)

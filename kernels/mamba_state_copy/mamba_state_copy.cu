@@ -191,7 +191,7 @@ __device__ __forceinline__ void copy(const Inputs x, const Outputs out, const Si
 // ssm4: 16 bytes of an SSM state per access. conv8: 16 bytes of a column per access, layout SD only.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define ARGUMENTS                                                                                           \
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, \
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, \
         long long group_stride
 
 KERNEL mamba_state_copy_kernel_ssm4_conv8(ARGUMENTS) { copy<int4, int4, false>(x, out, n, group_stride); }

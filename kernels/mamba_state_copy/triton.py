@@ -80,7 +80,7 @@ class Shape(NamedTuple):
 
 @triton.jit(do_not_specialize=["group_stride"])
 def mamba_state_copy_kernel(
-    x, out, n, table_stride, group_stride, BY_SLOT: tl.constexpr, AFTER: tl.constexpr, SHAPE: tl.constexpr
+    n, x, out, table_stride, group_stride, BY_SLOT: tl.constexpr, AFTER: tl.constexpr, SHAPE: tl.constexpr
 ):
     """table_stride: outside the bundles, as Triton shall specialize on it."""
     for tile in range(0, n.num_reqs, SHAPE.TILE):
@@ -188,6 +188,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     layers_per_group = point.num_layers // point.num_groups
     n = Sizes(point.batch_size, point.num_layers, x.ssm_states.shape[1], out.ssm_states.shape[1], layers_per_group)
     strides = x.block_table.stride(-2), x.block_table.stride(0)
-    arguments = bundle(x), bundle(out), n, *strides
+    arguments = n, bundle(x), bundle(out), *strides
     settings = {"BY_SLOT": by_slot(point), "AFTER": after, "SHAPE": shape, "num_warps": 8}
     return fixed_launch(mamba_state_copy_kernel, (num_blocks(point, pieces),), *arguments, **settings)

@@ -22,4 +22,4 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++."""
     n = sizes(point, x)
     blocks, stride = cdiv(point.batch_size << n.log_lanes, THREADS), x.state_indices.stride(0)
-    return launcher(SOURCE, "mamba_state_gather_kernel", blocks, THREADS, bundle(x), bundle(out), n, stride)
+    return launcher(SOURCE, "mamba_state_gather_kernel", blocks, THREADS, n, bundle(x), bundle(out), stride)

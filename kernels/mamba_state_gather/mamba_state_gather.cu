@@ -31,7 +31,7 @@ struct Sizes {
 using namespace mamba_state_gather;
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_state_gather_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);

@@ -43,7 +43,7 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 
 
 @triton.jit
-def mamba_state_gather_kernel(x, out, n, table_stride, SLOTS: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
+def mamba_state_gather_kernel(n, x, out, table_stride, SLOTS: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
     """table_stride: outside the bundles, as Triton shall specialize on it."""
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, LANES)[None, :]
@@ -67,5 +67,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     lanes = triton.next_power_of_2(slots)
     rows = ENTRIES // lanes
     grid, stride = (cdiv(point.batch_size, rows),), x.state_indices.stride(0)
-    arguments = bundle(x), bundle(out), sizes(point, x), stride
+    arguments = sizes(point, x), bundle(x), bundle(out), stride
     return fixed_launch(mamba_state_gather_kernel, grid, *arguments, SLOTS=slots, ROWS=rows, LANES=lanes, num_warps=1)

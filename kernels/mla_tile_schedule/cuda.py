@@ -24,4 +24,4 @@ SIZES = {"batch_size": (128, THREADS), "num_sm_parts": (32, THREADS)}
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, one block of 256 threads. Up to 128 requests and 32 parts are scheduled by one warp."""
     kernel = f"mla_tile_schedule_{'few' if len(x.seq_lens) <= THREADS else 'many'}_kernel"
-    return launcher(SOURCE, kernel, 1, THREADS, bundle(x), bundle(out), sizes(point, x))
+    return launcher(SOURCE, kernel, 1, THREADS, sizes(point, x), bundle(x), bundle(out))

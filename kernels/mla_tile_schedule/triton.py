@@ -163,7 +163,7 @@ def tile_schedule(seq_lens, out, n, TILE: tl.constexpr):
 
 
 @triton.jit
-def mla_tile_schedule_kernel(x, out, n, TILE: tl.constexpr):
+def mla_tile_schedule_kernel(n, x, out, TILE: tl.constexpr):
     tile_schedule(x.seq_lens, out, n, TILE)
 
 
@@ -177,6 +177,6 @@ def tiling(batch_size: int, num_parts: int, layout: str) -> Tile:
 @variant("mla_tile_schedule", sizes={"batch_size": (128, 1024)})  # full tiles
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One program; compiled for batches up to 128, 1024 and 4096 requests, and up to 32, 256 and 512 parts."""
-    batch_size, arguments = len(x.seq_lens), (bundle(x), bundle(out), sizes(point, x))
+    batch_size, arguments = len(x.seq_lens), (sizes(point, x), bundle(x), bundle(out))
     shape = tiling(batch_size, point.num_sm_parts, point.layout)
     return fixed_launch(mla_tile_schedule_kernel, (1,), *arguments, TILE=shape, num_warps=8)

@@ -20,4 +20,4 @@ THREADS = 128
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a warp per row."""
     blocks = cdiv(len(x.idx_mapping), THREADS // 32)
-    return launcher(SOURCE, "post_update_kernel", blocks, THREADS, bundle(x), bundle(out), sizes(point, x))
+    return launcher(SOURCE, "post_update_kernel", blocks, THREADS, sizes(point, x), bundle(x), bundle(out))

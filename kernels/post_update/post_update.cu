@@ -17,7 +17,7 @@ constexpr int THREADS = 128;
 using namespace post_update;
 
 extern "C" __global__ void __launch_bounds__(THREADS) post_update_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     const int b = (blockIdx.x * THREADS + threadIdx.x) >> 5, lane = threadIdx.x & 31;
     if (b >= n.num_reqs_padded) return;
     const long long s = load(x.idx_mapping + b);

@@ -102,7 +102,7 @@ def update_rows(b, inside, x, out, n, DRAFTS: tl.constexpr, LANES: tl.constexpr)
 
 
 @triton.jit
-def post_update_kernel(x, out, n, ROWS: tl.constexpr, LANES: tl.constexpr):
+def post_update_kernel(n, x, out, ROWS: tl.constexpr, LANES: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     s, ns, _, _, _ = update_rows(b, b < n.num_reqs_padded, x, out, n, x.new_drafts is not None, LANES)
     tl.store(out.num_accepted_tokens + s, tl.maximum(ns, 1), mask=s >= 0)
@@ -114,5 +114,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     lanes = triton.next_power_of_2(point.next_n)
     rows = max(TILE // lanes, 1)
     grid = (cdiv(len(x.idx_mapping), rows),)
-    arguments = bundle(x), bundle(out), sizes(point, x)
+    arguments = sizes(point, x), bundle(x), bundle(out)
     return fixed_launch(post_update_kernel, grid, *arguments, ROWS=rows, LANES=lanes, num_warps=1)

@@ -20,7 +20,7 @@ def _update(point: Point, x: Inputs, out: Outputs, host: torch.Tensor) -> Callab
     """Launches the kernel on ``host``, which is to_device or its copy on the device."""
     blocks = num_blocks(len(x.num_scheduled), len(out.seq_lens))
     kernel = "seq_lens_update_slots_kernel" if by_slot(point) else "seq_lens_update_kernel"
-    return launcher(SOURCE, kernel, blocks, THREADS, bundle(x), bundle(out), sizes(point, x), host)
+    return launcher(SOURCE, kernel, blocks, THREADS, sizes(point, x), bundle(x), bundle(out), host)
 
 
 @variant("seq_lens_update", requires=GPU, sources=SOURCE)

@@ -75,12 +75,12 @@ __device__ __forceinline__ void update_rows(const Inputs& x, const Outputs& out,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) seq_lens_update_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     const int* host) {
     update_rows<false>(x, out, n, host);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) seq_lens_update_slots_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
     const int* host) {
     update_rows<true>(x, out, n, host);
 }

@@ -81,7 +81,7 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 
 
 @triton.jit
-def seq_lens_update_kernel(x, out, n, host, BY_SLOT: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
+def seq_lens_update_kernel(n, x, out, host, BY_SLOT: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
     """host: x.to_device, in pinned memory or copied."""
     block = tl.program_id(0)
     past = n.num_reqs + block * ROWS * LANES + tl.arange(0, ROWS * LANES)
@@ -129,7 +129,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     write_bound = bound_writer(x, out)
     grid = (num_blocks(len(x.num_scheduled), len(out.seq_lens)),)
     shapes = {"BY_SLOT": by_slot(point), "ROWS": ROWS_PER_BLOCK, "LANES": 32, "num_warps": THREADS // 32}
-    arguments = bundle(x), bundle(out), sizes(point, x), mapped(x, out)
+    arguments = sizes(point, x), bundle(x), bundle(out), mapped(x, out)
     update = fixed_launch(seq_lens_update_kernel, grid, *arguments, **shapes)
 
     def launch() -> None:

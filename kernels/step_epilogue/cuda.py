@@ -21,6 +21,6 @@ THREADS = 128
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a warp per row."""
     blocks = max(cdiv(point.batch_size, THREADS // 32), cdiv(point.max_num_seqs + 1 - num_real(point), THREADS))
-    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point, x)
+    arguments = sizes(point, x), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
     kernel = "step_epilogue_states_kernel" if with_states(point) else "step_epilogue_kernel"
     return launcher(SOURCE, kernel, (blocks, warps_per_row(point)), THREADS, *arguments)

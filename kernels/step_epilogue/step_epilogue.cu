@@ -111,11 +111,11 @@ __device__ __forceinline__ void epilogue(const Inputs& x, const Outputs& out, co
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     epilogue<false>(x, out, n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_states_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     epilogue<true>(x, out, n);
 }

@@ -88,9 +88,9 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 
 @triton.jit
 def step_epilogue_kernel(
+    n,
     x,
     out,
-    n,
     STATES: tl.constexpr,
     ROWS: tl.constexpr,
     SAMPLED: tl.constexpr,
@@ -148,5 +148,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         "LANES": lanes,
         "TAIL": TAIL,
     }
-    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point, x)
+    arguments = sizes(point, x), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
     return fixed_launch(step_epilogue_kernel, grid, *arguments, **tile, num_warps=2)

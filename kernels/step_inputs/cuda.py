@@ -22,4 +22,4 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a warp per row."""
     rows, capacity = len(x.idx_mapping), point.max_num_seqs
     grid = (max(cdiv(rows, THREADS // 32), cdiv(capacity - rows, THREADS)), warps_per_row(point))
-    return launcher(SOURCE, "step_inputs_kernel", grid, THREADS, bundle(x), bundle(out), sizes(point, x))
+    return launcher(SOURCE, "step_inputs_kernel", grid, THREADS, sizes(point, x), bundle(x), bundle(out))

@@ -20,6 +20,6 @@ constexpr int THREADS = 128;
 using namespace step_inputs;
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_inputs_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     prepare(blockIdx.x * THREADS + threadIdx.x, blockIdx.y, gridDim.y, x, out, n);
 }

@@ -115,7 +115,7 @@ def prepare_rows(
 
 
 @triton.jit
-def step_inputs_kernel(x, out, n, NEW: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, TAIL: tl.constexpr):
+def step_inputs_kernel(n, x, out, NEW: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, TAIL: tl.constexpr):
     prepare_rows(tl.program_id(0), tl.program_id(1), tl.num_programs(1), x, out, n, NEW, ROWS, LANES, TAIL)
 
 
@@ -126,4 +126,4 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     lanes, strips = row_tiling(point)
     grid = (max(cdiv(rows, ROWS), cdiv(capacity - rows, TAIL)), strips)
     tile = {"NEW": point.new_tokens, "ROWS": ROWS, "LANES": lanes, "TAIL": TAIL}
-    return fixed_launch(step_inputs_kernel, grid, bundle(x), bundle(out), sizes(point, x), **tile)
+    return fixed_launch(step_inputs_kernel, grid, sizes(point, x), bundle(x), bundle(out), **tile)

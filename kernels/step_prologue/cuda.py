@@ -71,5 +71,5 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         table_strips=table_strips,
         flatten_strips=1,
     )._replace(**counts)
-    arguments = [bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point), programs, *further]
+    arguments = [programs, sizes(point), bundle(x, *INPUTS), bundle(out, *OUTPUTS), *further]
     return launcher(SOURCE, f"{kernel}_kernel_vec{vector}", programs.total(), THREADS, *arguments)

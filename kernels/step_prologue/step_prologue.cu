@@ -187,9 +187,9 @@ __device__ __forceinline__ void prologue(
 }
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
-#define BASE                                                                                              \
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, \
-        const __grid_constant__ Programs programs
+#define BASE \
+    const __grid_constant__ Programs programs, const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, \
+        const __grid_constant__ Outputs out
 #define WITH_STATES BASE, const __grid_constant__ mamba_align_step::Arguments states
 #define WITH_INDEXER \
     BASE, const __grid_constant__ Indexer indexer, const __grid_constant__ mamba_align_step::Arguments states

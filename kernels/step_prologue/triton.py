@@ -155,10 +155,10 @@ def native_rows(program, x, num_computed_tokens, out, rows, width, ENTRIES: tl.c
 
 @triton.jit
 def step_prologue_kernel(
+    programs,
+    n,
     x,
     out,
-    n,
-    programs,
     indexer,
     scratch,
     source_stride,
@@ -283,6 +283,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         programs = programs._replace(num_schedulers=1 + count, **lengths)
     shapes = {"ROWS": ROWS, "LANES": lanes, "TAIL": TAIL, "STATES": state_tile, "SCHEDULE": schedule, "TILES": tiles}
     shapes |= {"COLUMNS": COLUMNS, "ENTRIES": ENTRIES, "GATHERED": GATHERED, "BLOCK_SIZE": point.block_size}
-    arguments = bundle(x, *INPUTS), bundle(out, *OUTPUTS), sizes(point), programs, indexer, scratch, *strides, states
+    arguments = programs, sizes(point), bundle(x, *INPUTS), bundle(out, *OUTPUTS), indexer, scratch, *strides, states
     grid = (programs.total(),)
     return fixed_launch(step_prologue_kernel, grid, *arguments, PATH=point.indexer, **shapes, num_warps=num_warps)

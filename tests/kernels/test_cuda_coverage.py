@@ -1,9 +1,8 @@
-"""Every CUDA kernel is launched by some edge case, with arguments of the sizes that it takes: compute-sanitizer sees edge
-cases only, no sequences or sweeps, and a struct that is too long is seen on a GPU only.
+"""Every CUDA kernel is launched by some edge case, as compute-sanitizer sees edge cases only, no sequences or sweeps; and
+with arguments of the sizes that it takes, which else a GPU alone shows.
 """
 
 import ctypes
-import re
 import struct
 import sys
 from functools import cache
