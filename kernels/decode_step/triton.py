@@ -155,8 +155,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     if point.decode_path == "flatten":
         across, strips = decode_flatten.request_grid(x, out, COLUMNS)
         tables = x.block_table, decode_flatten.sizes(x, out), x.block_table.stride(0), out.block_table.stride(0)
-        arguments = inputs, bundle(out, *OUTPUTS, *FLATTEN_OUTPUTS), n, *tables
+        arguments = n, inputs, bundle(out, *OUTPUTS, *FLATTEN_OUTPUTS), *tables
         shapes |= {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS}
         return fixed_launch(decode_step_flatten_kernel, (num_schedulers + across, strips), *arguments, **shapes)
     grid = (num_schedulers + cdiv(point.batch_size * point.max_decode_len, ENTRIES),)
-    return fixed_launch(decode_step_native_kernel, grid, inputs, bundle(out, *OUTPUTS), n, ENTRIES=ENTRIES, **shapes)
+    return fixed_launch(decode_step_native_kernel, grid, n, inputs, bundle(out, *OUTPUTS), ENTRIES=ENTRIES, **shapes)
