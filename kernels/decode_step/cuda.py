@@ -39,16 +39,16 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, with the device functions of the operators' own kernels."""
     size = point.batch_size
     num_schedulers = 1 + cdiv(point.num_sms + 1, THREADS)
-    arguments = sizes(point, x, num_schedulers), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
+    n, inputs, outputs = sizes(point, x, num_schedulers), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
     many = "one" if size <= THREADS else "many"
     if point.decode_path == "native":
         blocks = num_schedulers + cdiv(size * point.max_decode_len, THREADS)
-        return launcher(SOURCE, f"decode_step_native_{many}_kernel", blocks, THREADS, *arguments)
+        return launcher(SOURCE, f"decode_step_native_{many}_kernel", blocks, THREADS, n, inputs, outputs)
     vector = access_width(x, out)
     tables = Tables(x.block_table, out.block_table, decode_flatten.cuda_sizes(point, x, out))
     across, strips = request_grid(x, out, THREADS * vector)
     kernel = f"decode_step_flatten_{many}_kernel_vec{vector}"
-    return launcher(SOURCE, kernel, (num_schedulers + across, strips), THREADS, *arguments, tables)
+    return launcher(SOURCE, kernel, (num_schedulers + across, strips), THREADS, n, inputs, tables, outputs)
 
 
 @variant("decode_step", requires=GPU, sources=SOURCE, sizes=SIZES)

@@ -44,7 +44,9 @@ __device__ __forceinline__ void native_step(const Inputs& x, const Outputs& out,
 // too many for the short paths of the tile schedule.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define ARGUMENTS const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out
-#define WITH_TABLES ARGUMENTS, const __grid_constant__ Tables tables
+#define WITH_TABLES \
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Tables tables, \
+        const __grid_constant__ Outputs out
 
 KERNEL decode_step_flatten_one_kernel_vec4(WITH_TABLES) { flatten_step<4, false>(x, out, n, tables); }
 KERNEL decode_step_flatten_many_kernel_vec4(WITH_TABLES) { flatten_step<4, true>(x, out, n, tables); }
