@@ -22,7 +22,7 @@ class Sizes(NamedTuple):
 
 
 @triton.jit
-def fill(x, out, n, BLOCK: tl.constexpr):
+def fill(n, x, out, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     seq_len = tl.load(x.seq_lens + i // n.width, mask=i < n.entries)
     tl.store(out.buffer + i, tl.maximum(seq_len - n.width + 1 + i % n.width, 0) // n.ratio, mask=i < n.entries)
@@ -31,4 +31,4 @@ def fill(x, out, n, BLOCK: tl.constexpr):
 @variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
 def mine_bundled(point, x, out):
     n = Sizes(point.batch_size * point.max_decode_len, point.max_decode_len, point.compress_ratio)
-    return fixed_launch(fill, (triton.cdiv(n.entries, 128),), bundle(x), bundle(out), n, BLOCK=128)
+    return fixed_launch(fill, (triton.cdiv(n.entries, 128),), n, bundle(x), bundle(out), BLOCK=128)

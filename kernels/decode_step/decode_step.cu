@@ -44,6 +44,7 @@ __device__ __forceinline__ void native_step(const Inputs& x, const Outputs& out,
 // too many for the short paths of the tile schedule.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define ARGUMENTS const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out
+// What is loaded before what is stored, so that the loads wait for two cache lines of parameters.
 #define WITH_TABLES \
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Tables tables, \
         const __grid_constant__ Outputs out
