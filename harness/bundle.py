@@ -3,8 +3,8 @@
 A kernel then reads ``x.idx_mapping`` and ``out.total_len``, as the reference does. Triton makes flat parameters of the
 fields; one that is None vanishes, and ``x.output_bin_counts is not None`` is decided when the kernel is compiled.
 
-Kernels take ``(n, x, out)``, the sizes first: all blocks read them before they load, and a cache line of parameters that
-is read first amid a chain of loads adds its latency to the launch.
+Kernels take ``(n, x, out)``, the sizes first: all blocks read them before they load, and a cache line of parameters
+that is first read amid a chain of loads adds its latency to the launch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Every CUDA kernel is launched by some edge case, as compute-sanitizer sees edge cases only, no sequences or sweeps; and
-with arguments of the sizes that it takes, which else a GPU alone shows.
+"""Every CUDA kernel is launched by some edge case, as compute-sanitizer sees edge cases only, no sequences or sweeps;
+and with arguments of the sizes that it takes, which else only a GPU shows.
 """
 
 import ctypes
