@@ -62,10 +62,11 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    for item in items:
-        if tier.FULL and tier.depends_on_it(item.module):
-            item.add_marker("full")
-    if not tier.FULL:
+    if tier.FULL:
+        for item in items:
+            if tier.depends_on_it(item.module):
+                item.add_marker("full")
+    else:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
         items[:] = [item for item in items if not item.get_closest_marker("full")]
     ranks = {TESTS / file: rank for rank, file in enumerate(LONGEST)}

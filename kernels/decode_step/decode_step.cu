@@ -43,15 +43,14 @@ __device__ __forceinline__ void native_step(const Inputs& x, const Outputs& out,
 // one, many: whether a thread of the paged-MQA schedule has one request or several; more than THREADS requests are also
 // too many for the short paths of the tile schedule.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
-#define ARGUMENTS const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out
-// What is loaded before what is stored, so that the loads wait for two cache lines of parameters.
-#define WITH_TABLES \
-    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Tables tables, \
-        const __grid_constant__ Outputs out
+// Inputs and tables before outputs, so that loads wait for two cache lines of parameters.
+#define READ const __grid_constant__ Sizes n, const __grid_constant__ Inputs x
+#define TABLES const __grid_constant__ Tables tables
+#define WRITTEN const __grid_constant__ Outputs out
 
-KERNEL decode_step_flatten_one_kernel_vec4(WITH_TABLES) { flatten_step<4, false>(x, out, n, tables); }
-KERNEL decode_step_flatten_many_kernel_vec4(WITH_TABLES) { flatten_step<4, true>(x, out, n, tables); }
-KERNEL decode_step_flatten_one_kernel_vec1(WITH_TABLES) { flatten_step<1, false>(x, out, n, tables); }
-KERNEL decode_step_flatten_many_kernel_vec1(WITH_TABLES) { flatten_step<1, true>(x, out, n, tables); }
-KERNEL decode_step_native_one_kernel(ARGUMENTS) { native_step<false>(x, out, n); }
-KERNEL decode_step_native_many_kernel(ARGUMENTS) { native_step<true>(x, out, n); }
+KERNEL decode_step_flatten_one_kernel_vec4(READ, TABLES, WRITTEN) { flatten_step<4, false>(x, out, n, tables); }
+KERNEL decode_step_flatten_many_kernel_vec4(READ, TABLES, WRITTEN) { flatten_step<4, true>(x, out, n, tables); }
+KERNEL decode_step_flatten_one_kernel_vec1(READ, TABLES, WRITTEN) { flatten_step<1, false>(x, out, n, tables); }
+KERNEL decode_step_flatten_many_kernel_vec1(READ, TABLES, WRITTEN) { flatten_step<1, true>(x, out, n, tables); }
+KERNEL decode_step_native_one_kernel(READ, WRITTEN) { native_step<false>(x, out, n); }
+KERNEL decode_step_native_many_kernel(READ, WRITTEN) { native_step<true>(x, out, n); }
