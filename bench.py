@@ -31,7 +31,7 @@ class Command:
 
 
 #: Flags of earlier versions -> what they are called now.
-RENAMED = {"--floor-us": "--min-change-us", "--figure": "--metric"}
+RENAMED = {"--floor-us": "--min-change-us", "--figure": "--metric", "--no-capacity": "--no-array"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -146,7 +146,7 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only run the engines' attention kernels on every variant's tables, and compare their results",
     )
-    verify.add_argument("--no-capacity", action="store_true", help="leave out the points at capacity")
+    verify.add_argument("--no-array", action="store_true", help="leave out the covering array")
     alone.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
 
 
@@ -415,7 +415,10 @@ def _add_sweep_options(command: argparse.ArgumentParser) -> None:
         help="replace an axis in every grid, batch_size=[1,8], or a key, measure.seed=1; repeatable",
     )
     command.add_argument(
-        "--seed", type=_seed, metavar="N", help="seed of all random inputs (default: CONFIG's, else a fresh one)"
+        "--seed",
+        type=_seed,
+        metavar="N",
+        help="seed of all random inputs (default: CONFIG's, else a fresh one; in verify always a fresh one)",
     )
     _add_variants(command)
     _add_device(command)

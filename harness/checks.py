@@ -45,10 +45,11 @@ CHECKS = (
     Check("stable_address", "a returned tensor lies in its persistent buffer, at the same address in every step"),
     Check("in_bounds", "nothing is written outside a buffer or between its rows"),
     Check("inputs_unchanged", "inputs hold what they held before the launch"),
+    Check("in_place", "a launch is right where one array is input and output, as engines pass it"),
     Check(
         "process_state",
-        "functions of torch and the clock, threads, default dtype and device, grad mode, garbage collection and the "
-        "current stream are not changed",
+        "functions of torch, the clock and this harness, threads, default dtype and device, grad mode, garbage "
+        "collection, profile and trace functions, torch function modes and the current stream are not changed",
     ),
     Check("no_crash", "the process neither ends nor hangs; a run records this as failed"),
     Check("no_alloc", "a launch allocates no device memory", device="cuda", waivable=True),

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 GPU, COMPILER = "cuda", "compiler"
 
 #: How else an edge case runs -> suffix of its name: in buffers that start one element past an aligned address; with
-#: rows of an input so far apart that offsets do not fit 32 bits.
-BUFFERS = MappingProxyType({"unaligned": ", unaligned buffers", "far": ", rows beyond 2^31"})
-Buffers = Literal["unaligned", "far"]
+#: rows of an input so far apart that offsets do not fit 32 bits; with one array as input and output, as an engine calls
+#: it (``Operator.in_place``).
+BUFFERS = MappingProxyType({"unaligned": ", unaligned buffers", "far": ", rows beyond 2^31", "in_place": ", in place"})
+Buffers = Literal["unaligned", "far", "in_place"]
 
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
 #: their device tensors.
@@ -78,10 +79,11 @@ class Axis:
 
     parse:   turns the value that YAML gives into a canonical, JSON-able one. Raises ValueError with a sentence that
              says what would be legal. For values that are not sizes, its attribute ``examples`` may list those that
-             ``verify`` combines with large sizes, or be a function (point) -> list.
+             ``verify`` combines with all sizes, or be a function (point) -> list.
     default: the value where a grid does not set the axis, or a function of the axes declared before this one.
     label:   value -> its short form in keys and tables.
     largest: the largest size worth verifying, for a size that costs launch time but no bytes, and that no rule bounds.
+    used:    sizes that engines use -> who uses them. ``verify`` combines each with all values of the other axes.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Axis:
     doc: str
     label: Callable[[Any], str] = str
     largest: int | None = None
+    used: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     def default_at(self, earlier: Mapping[str, Any]) -> Any:
         return self.default(Point(earlier)) if callable(self.default) else self.default
@@ -154,6 +157,8 @@ class Operator:
     views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. If a launch returns a mapping,
         its tensors must have exactly these addresses, shapes, strides and dtypes.
     reference(point, x) -> {buffer name: Expected}: plain loops over CPU tensors, independent of every variant.
+    input_bytes(point) -> int: of the inputs that may be large; None: ``verify`` has to make inputs to count them.
+    in_place(point) -> {output: input}: of one shape, for which an engine passes one array, where both are there.
     bytes_moved(point, x) -> int: the least traffic, each needed byte read once and written once.
     rules:     a point that breaks one is an error in the configuration.
     redundant: (point) -> why a legal point measures the same as another one and is skipped, else None.
@@ -177,6 +182,8 @@ class Operator:
     sequences: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
+    input_bytes: Callable[[Point], int] | None = None
+    in_place: Callable[[Point], Mapping[str, str]] = lambda point: {}
     indices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
     defined: str = field(init=False, repr=False, compare=False, default="")
@@ -196,7 +203,16 @@ class Operator:
         module: ``__name__`` of the file. declared: the other fields, or those that differ.
         """
         own = vars(sys.modules[module])
-        functions = ("make_inputs", "make_outputs", "views", "reference", "bytes_moved", "redundant")
+        functions = (
+            "make_inputs",
+            "make_outputs",
+            "views",
+            "reference",
+            "bytes_moved",
+            "redundant",
+            "input_bytes",
+            "in_place",
+        )
         names = (*functions, "AXES", "RULES", "EDGE_CASES", "SEQUENCES")
         from_file = {name.lower(): own[name] for name in names if name in own}
         made = cls(**{"name": module.split(".")[-2]} | from_file | declared)
@@ -252,8 +268,8 @@ class Variant:
     known_failures: for an engine's kernel: glob of names of edge cases and sequences that it does not support -> why.
               ``verify`` runs them in a process of their own, and every time of the variant has a mark. At the points of
               a sweep it must be right like any other.
-    fails_on: (point, inputs on the CPU) -> whether a batch is a known failure. Points at capacity and random batches
-              have no names: those for which this is true are skipped.
+    fails_on: (point, inputs on the CPU) -> whether a batch is a known failure. Points of the covering array and
+              random batches have no names: those for which this is true are skipped.
     """
 
     operator: str

@@ -41,7 +41,7 @@ def pytest_configure(config):
 #: long one would keep all processes but one waiting.
 LONGEST = (
     "baselines/test_operators.py",
-    "harness/verify/test_capacity.py",
+    "harness/verify/test_covering_array.py",
     "kernels/test_triton_compiles.py",
     "baselines/workloads/test_torch_compile.py",
     "tools/test_mutate.py",

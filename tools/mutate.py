@@ -8,11 +8,11 @@
 
 A mutant is a line of ``tools/mutants/<operator>.toml``: a file, its text and what stands there instead, what that
 breaks, and the first part of ``verify`` that should reject it. It is applied to a copy of the operators' files, and a
-process of its own runs there what ``verify`` runs for one variant: edge cases and sequences, points at capacity,
+process of its own runs there what ``verify`` runs for one variant: edge cases and sequences, the covering array,
 random batches, then the points of a sweep. A process that crashes or hangs has rejected its mutant, too. Every variant
 must also pass as it is.
 
-Each operator has a process that loads torch, finds the points at capacity and computes the reference there once. It
+Each operator has a process that loads torch, finds the covering array and computes the reference there once. It
 never touches the device; the processes of its mutants are forked from it.
 
 Mutants of CUDA C++ need a GPU and are counted apart where there is none. ``equivalent`` mutants are wrong on no legal
@@ -44,6 +44,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.util import cache_from_source
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -84,12 +85,12 @@ SHORT = 100
 COMPILE_ERRORS = ("CompileError", "CompilationError")
 
 #: The part of ``verify`` that rejects a mutant; "edge case" includes sequences. Of a process that died: "no_crash".
-Killer = Literal["edge case", "capacity", "random", "sweep"]
-KILLERS: tuple[Killer, ...] = ("edge case", "capacity", "random", "sweep")
+Killer = Literal["edge case", "array", "random", "sweep"]
+KILLERS: tuple[Killer, ...] = ("edge case", "array", "random", "sweep")
 #: All that may have rejected a mutant.
 PARTS = (*KILLERS, "no_crash")
 #: What takes longest comes first, so that the processes end together. Healthy variants come before all of them.
-LONGEST_FIRST = ("equivalent", "sweep", "random", "capacity", "edge case")
+LONGEST_FIRST = ("equivalent", "sweep", "random", "array", "edge case")
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,13 +196,13 @@ def chosen(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
 class Prepared:
     """What all mutants of an operator share.
 
-    capacity, sweep: the points of these parts, all with the variants that run there.
+    array, sweep: the points of these parts, all with the variants that run there.
     inputs, expected: (point, seed) -> batch; identity of a batch -> the reference's answer.
     kept: modules of operators that a process need not import again.
     """
 
     operator: Operator
-    capacity: list[Cells]
+    array: list[Cells]
     sweep: list[Cells]
     kept: frozenset[str]
     inputs: dict[tuple[str, int], Any] = field(default_factory=dict)
@@ -241,17 +242,17 @@ def prepare(name: str, seed: int) -> Prepared:
     from harness.config.sweep import cells
     from harness.contract import Point
     from harness.discover import discover
-    from harness.verify.capacity import capacity_points
+    from harness.verify.covering_array import covering_array
 
     for path in sorted((ROOT / "baselines").glob("*/operator.py")):
         importlib.import_module(f"baselines.{path.parent.name}.operator")
     kept = frozenset(_operator_modules())
     catalog = discover()
     operator = catalog.operators[name]
-    points = capacity_points(operator, catalog.of(name), seed)
-    capacity = [cells(operator, point, catalog.of(name), at_capacity=True) for point in points]
-    prepared = Prepared(operator, capacity, _sweep(catalog, name), kept)
-    for point in (Point(item.axes) for item in capacity):
+    points = covering_array(operator, catalog.of(name)).points
+    array = [cells(operator, point, catalog.of(name), in_array=True) for point in points]
+    prepared = Prepared(operator, array, _sweep(catalog, name), kept)
+    for point in (Point(item.axes) for item in array):
         prepared.answer(point, [seed])
         prepared.inputs[operator.spelt_out(point), seed + 1] = operator.make_inputs(point, seed + 1)
     return prepared
@@ -318,7 +319,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     from harness.session.evaluator import Evaluator
     from harness.session.messages import Job
     from harness.verify import random_batches
-    from harness.verify.edge_cases import check_variant, far_rows
+    from harness.verify.edge_cases import check_variant, far_rows, in_place
 
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
     evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False), thorough=False)
@@ -359,12 +360,13 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
                     return Result(part, cell.point, found.check or found.error, seen(found))
         return None
 
-    if result := rejected_at("capacity", prepared.capacity):
+    if result := rejected_at("array", prepared.array):
         return result
     random = RandomBatches(operator=case.operator, variant=case.variant, count=RANDOM_BATCHES)
     if result := rejected("random", evaluator.random_batches(random)):
         return result
-    if result := rejected("edge case", far_rows(plain, variant, device, seed)):
+    of_cases = plain, variant, device, seed
+    if result := rejected("edge case", chain(in_place(*of_cases), far_rows(*of_cases))):
         return result
     if not sweep:
         return Result(None, left_out=left_out)

@@ -57,7 +57,7 @@ from harness.report.profile import summary as summary_of
 from harness.report.table import markdown, untitled
 from harness.report.tables import point_columns
 from harness.wording import counted, did_you_mean, signed, significant
-from tools.mutate import PARTS, tally
+from tools.mutate import tally
 
 REFERENCE = Path("results", "reference")
 BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
@@ -590,16 +590,20 @@ def timers() -> list[str]:
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
     found = read_json(f"{GPU}/mutants.json")
+    counts = tally(found["mutants"])
+    heads = {"edge case": "edge cases", "capacity": "capacity", "array": "array", "random": "random"}
+    heads |= {"sweep": "sweep", "no_crash": "crash"}
+    parts = [part for part in heads if counts[part]]
 
     def row(name: str, mine: list[dict]) -> list[str]:
         counts = tally(mine)
-        return [name, *map(str, (len(mine), *(counts[one] for one in (*PARTS, "survived", "equivalent"))))]
+        return [name, *map(str, (len(mine), *(counts[one] for one in (*parts, "survived", "equivalent"))))]
 
     operators = dict.fromkeys(mutant["operator"] for mutant in found["mutants"])
     rows = [
         row(f"`{name}`", [one for one in found["mutants"] if one["operator"] == name]) for name in sorted(operators)
     ]
-    head = ["operator", "mutants", "edge cases", "capacity", "random", "sweep", "crash", "survived", "equivalent"]
+    head = ["operator", "mutants", *(heads[part] for part in parts), "survived", "equivalent"]
     survivors = [
         f"* `{one['operator']}/{one['variant']}`: {as_text(one['breaks'])}"
         for one in found["mutants"]
@@ -611,6 +615,14 @@ def mutants() -> list[str]:
         f"{found['machine']}, seed {found['seed']}.",
     ]
     return lines + (["", "Survivors:", "", *survivors] if survivors else [])
+
+
+def pairs() -> list[str]:
+    """tools/pairs.py: operators x (points of the covering array, pairs of values that meet there)."""
+    found = json.loads((ROOT / "docs" / "pairs.json").read_text())
+    rows = [[f"`{name}`", f"{one['points']:,}", f"{one['pairs']:,}", f"{one['MiB']:,}"] for name, one in found.items()]
+    sums = [f"{sum(one[key] for one in found.values()):,}" for key in ("points", "pairs", "MiB")]
+    return markdown_table(["operator", "points", "pairs", "MiB"], [*rows, ["all", *sums]])
 
 
 #: Written by tools/error_rates.py.
@@ -821,6 +833,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "placements": placements,
     "timers": timers,
     "mutants": mutants,
+    "pairs": pairs,
     "error-rates": error_rates_of_rules,
     "error-rates-by-processes": error_rates_by_processes,
     "error-rates-of-models": error_rates_of_models,

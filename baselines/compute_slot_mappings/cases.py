@@ -73,6 +73,15 @@ _BATCH = _TINY | {"batch_size": 9, "max_num_seqs": 20}
 _GROUPS = _BATCH | {"num_groups": 3, "group_blocks": "mixed"}
 _CP = {"block_size": 4, "max_model_len": 200, "context_len": {"uniform": [4, 200]}, "max_num_batched_tokens": 128}
 
+
+def _some_disabled(x: Inputs) -> None:
+    """Groups 1, 4, 7 are not enabled."""
+    x.enabled[1::3] = False
+
+
+#: What the covering array and random batches change in generated inputs.
+CONTENTS = {"dummies": _dummy_rows, "some_disabled": _some_disabled}
+
 # fmt: off
 EDGE_CASES = [
     EdgeCase("B = 1, one token", _TINY | {"batch_size": 1, "max_decode_len": 1}),

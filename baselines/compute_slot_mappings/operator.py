@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.compute_slot_mappings.cases import EDGE_CASES, SEQUENCES
+from baselines.compute_slot_mappings.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -36,10 +36,13 @@ CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (C
 CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
 CP_INTERLEAVE = Axis("cp_interleave", axes.one_of(1, 4), 1, "consecutive tokens of a context-parallel rank (I)")
 
-AXES = slots.bounded(*slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS)
+AXES = slots.bounded(
+    *slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS, axes.contents(CONTENTS)
+)
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
+    slots.SLOTS_FIT,
     Rule(
         "block_size ({block_size}) must be a multiple of cp_interleave ({cp_interleave}) where ranks share a group",
         lambda p: p.cp_size == 1 or p.block_size % p.cp_interleave == 0,
@@ -77,6 +80,7 @@ def rank_of(point: Point) -> int:
     return 0 if point.cp_rank == "first" else point.cp_size - 1
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step = slots.make_step(point, seed)
     positions = torch.full((point.max_num_batched_tokens,), slots.UNUSED, dtype=torch.int64)
@@ -140,6 +144,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     rows = len(x.idx_mapping)
     written = 8 * point.num_groups * point.max_num_batched_tokens
     return 8 * rows + 4 * (rows + 1) + 8 * tokens + 4 * entries + 22 * point.num_groups + written
+
+
+def input_bytes(point: Point) -> int:
+    return slots.table_bytes(point) + 8 * point.max_num_batched_tokens
 
 
 operator = Operator.of_module(

@@ -34,7 +34,7 @@ import torch
 
 from baselines.decode_flatten.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, make_batch, make_block_table, max_tokens
+from baselines.workloads.decode_batch import NULL_BLOCK_ID, make_batch, make_block_table, max_tokens, table_bytes
 from baselines.workloads.integers import cdiv
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
@@ -171,6 +171,9 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     if with_indices(point):
         entries += x.num_decode_tokens + len(seq_lens)
     return 4 * (entries + point.max_num_batched_tokens + x.num_decode_tokens)
+
+
+input_bytes = table_bytes
 
 
 operator = Operator.of_module(

@@ -130,6 +130,11 @@ _BIG = {"batch_size": 9, "context_len": {"uniform": [4, 2000]}}
 _SMALL = {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 200]}}
 SEQUENCES = {"big-small-big": (_BIG, _SMALL, _BIG), "big-padded-big": (_BIG, _BIG | {"padding": 0.5}, _BIG)}
 
+
+def input_bytes(point: Point) -> int:
+    return 8 * point.batch_size
+
+
 operator = Operator.of_module(
     __name__,
     summary="(B, L) context lengths for kernels that take several query tokens per request",

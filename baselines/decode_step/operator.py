@@ -159,6 +159,9 @@ def tile_part(
     return mla_tile_schedule.operator.complete(point), mla_tile_schedule.Inputs(x.seq_lens), outputs
 
 
+input_bytes = decode_flatten.input_bytes
+
+
 operator = Operator.of_module(
     __name__,
     summary="all tables of a decode step: lengths, block table, paged-MQA schedule and tile schedule, "

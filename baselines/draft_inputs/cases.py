@@ -44,6 +44,17 @@ _BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20, "acceptance": 0.5}
 _SECOND, _LATER = _BATCH | {"draft_pass": "second"}, _BATCH | {"draft_pass": "later", "next_n": 6}
 _END = {"max_model_len": 40, "context_len": {"uniform": [36, 40]}}
 
+
+def _zeros(x: Inputs) -> None:
+    """Every token is id 0."""
+    for tokens in (x.last_sampled_tokens, x.draft_tokens, x.sampled):
+        if tokens is not None:
+            tokens.zero_()
+
+
+#: What the covering array and random batches change in generated inputs.
+CONTENTS = {"zeros": _zeros}
+
 # fmt: off
 EDGE_CASES = [
     EdgeCase("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.draft_inputs.cases import EDGE_CASES, SEQUENCES
+from baselines.draft_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -63,6 +63,7 @@ AXES = slots.bounded(
     axes.ACCEPTANCE,
     HIDDEN_SIZE,
     axes.MAX_NUM_BATCHED_TOKENS,
+    axes.contents(CONTENTS),
 )
 RULES = (
     *slots.STEP_RULES,
@@ -110,6 +111,7 @@ class Outputs:
     hidden_states: torch.Tensor | None = None  # [R, hidden_size] int16; later
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 3])
     rows, k, tokens = point.batch_size, point.next_n - 1, slots.num_tokens(point)
@@ -243,6 +245,15 @@ def bytes_moved(point: Point, x: Inputs) -> int:
         return rows * (8 + 8 + 4 + 4 + 4 + 8 + 8 + 4 + 4) + tail * 8 + 4
     last = int(x.current_draft_step) == point.next_n - 2
     return 8 + rows * (16 if last else 16 + 8 + 8 + 4 + 4 + 8 + 8 + 4 + 4 * point.hidden_size)
+
+
+def input_bytes(point: Point) -> int:
+    of_pass = {
+        "first": 12 * point.max_num_batched_tokens,
+        "second": 8 * point.batch_size * point.next_n,
+        "later": 2 * point.max_num_seqs * point.hidden_size,
+    }
+    return of_pass[point.draft_pass]
 
 
 operator = Operator.of_module(

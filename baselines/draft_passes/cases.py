@@ -33,6 +33,15 @@ _BATCH = _SMALL | {"batch_size": 6, "max_num_seqs": 12}
 _INDEXER = _BATCH | {"indexer": "native"}
 _END = {"max_model_len": 40, "context_len": {"uniform": [36, 40]}, "acceptance": 0.9}
 
+
+def _some_disabled(x: Inputs) -> None:
+    """Groups 1, 4, 7 are not enabled."""
+    x.enabled[1::3] = False
+
+
+#: What the covering array and random batches change in generated inputs.
+CONTENTS = {"some_disabled": _some_disabled}
+
 # fmt: off
 EDGE_CASES = [
     EdgeCase("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),

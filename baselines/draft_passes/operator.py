@@ -29,7 +29,7 @@ import torch
 
 from baselines.compute_slot_mappings import operator as compute_slot_mappings
 from baselines.draft_inputs import operator as draft_inputs
-from baselines.draft_passes.cases import EDGE_CASES, SEQUENCES
+from baselines.draft_passes.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from baselines.workloads import axes
@@ -55,10 +55,12 @@ AXES = slots.composed(
     NUM_SMS,
     paged_mqa_schedule.REMAINDER,
     axes.MAX_NUM_BATCHED_TOKENS,
+    axes.contents(CONTENTS),
 )
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
+    slots.SLOTS_FIT,
     Rule("next_n ({next_n}) must be at least 3: one draft takes no further pass", lambda p: p.next_n >= 3),
     Rule(
         "the indexer takes batch_size ({batch_size}) rows of max_model_len ({max_model_len}) only where they make "
@@ -100,6 +102,7 @@ class Outputs:
     schedule: torch.Tensor | None = None  # [k - 1, num_sms + 1, 2] int32
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     """Requests own blocks for the tokens that are drafted, too."""
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 8])
@@ -237,6 +240,9 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     written = count * (16 * real + 4 * capacity + 8 * point.num_groups * capacity) + 4 * (capacity + 1)
     schedules = 8 * count * (point.num_sms + 1) if with_indexer(point) else 0
     return real * (8 + 4 + 4) + 4 * entries + 21 * point.num_groups + written + schedules
+
+
+input_bytes = slots.table_bytes
 
 
 operator = Operator.of_module(

@@ -36,6 +36,7 @@ WINDOW = Axis(
     axes.whole(0),
     0,
     "tokens before the step that a sliding window reaches, in every second group (0 = no window)",
+    used={128: "gpt-oss"},
 )
 DIRTY = Axis(
     "dirty", axes.whole(0), lambda p: p.batch_size, "rows that the previous step filled, cleared where they are padding"
@@ -149,6 +150,9 @@ def bytes_moved(point: Point, x: Inputs) -> int:
         entries += (rows_to_write(point) - len(x.idx_mapping)) * width
     counts = (point.num_groups if point.memory == "device" else 0) + int(point.window > 0)
     return 4 * (entries + counts * len(x.idx_mapping)) + 8 * len(x.idx_mapping) + 24 * point.num_groups
+
+
+input_bytes = slots.table_bytes
 
 
 operator = Operator.of_module(

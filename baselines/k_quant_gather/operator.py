@@ -134,6 +134,12 @@ def make_seq_lens(point: Point, seed: int) -> torch.Tensor:
     return torch.from_numpy(lens.astype(np.int32))
 
 
+def _cache_shape(point: Point) -> tuple[int, int]:
+    """Blocks, and bytes from one to the next."""
+    blocks = 1 + point.chunk_tokens // point.block_size + point.batch_size + SPARE_BLOCKS
+    return blocks, point.block_size * (point.head_dim + scale_bytes(point)) + point.page_padding
+
+
 def make_kv_cache(point: Point, seed: int) -> torch.Tensor:
     """uint8 [num_blocks, block_size, head_dim + scale bytes]; stride(0) includes page_padding.
 
@@ -141,8 +147,7 @@ def make_kv_cache(point: Point, seed: int) -> torch.Tensor:
     rows that no request owns, so that a wrong row cannot equal the right one.
     """
     row = point.head_dim + scale_bytes(point)
-    stride = point.block_size * row + point.page_padding
-    blocks = 1 + point.chunk_tokens // point.block_size + point.batch_size + SPARE_BLOCKS
+    blocks, stride = _cache_shape(point)
     storage = np.random.default_rng([seed, 2]).integers(0, 256, blocks * stride, dtype=np.uint8)
     return torch.from_numpy(storage).as_strided((blocks, point.block_size, row), (stride, row, 1))
 
@@ -195,6 +200,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     lens = torch.diff(x.cu_seq_lens).tolist()
     entries = len(x.cu_seq_lens) + sum(cdiv(length, point.block_size) for length in lens)
     return 2 * sum(lens) * (point.head_dim + scale_bytes(point)) + 4 * entries
+
+
+def input_bytes(point: Point) -> int:
+    blocks, stride = _cache_shape(point)
+    return blocks * stride + 4 * point.batch_size * (point.table_columns + point.table_padding)
 
 
 operator = Operator.of_module(

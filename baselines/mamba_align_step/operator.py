@@ -229,6 +229,15 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return rows * (8 + 5 * 4 + 5 * 4 + 12 + 1 + 4 + 8 * point.num_groups * point.next_n) + 8
 
 
+def input_bytes(point: Point) -> int:
+    rows = point.max_num_seqs + point.batch_size if point.phase == "before_forward" else 0
+    return 4 * point.num_groups * rows * table_columns(point)
+
+
+def in_place(point: Point) -> Mapping[str, str]:
+    return {"num_accepted_tokens": "num_accepted_tokens_before", "state_columns": "state_columns_before"}
+
+
 operator = Operator.of_module(
     __name__,
     summary="columns, state slots of all groups and moves of recurrent states, by request slot",

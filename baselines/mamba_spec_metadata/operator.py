@@ -211,6 +211,13 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (read + point.batch_size * (2 * slots + len(PER_REQUEST) + 1) + real) + real
 
 
+input_bytes = mamba.table_bytes
+
+
+def in_place(point: Point) -> Mapping[str, str]:
+    return {"next_anchors": "anchors"}
+
+
 operator = Operator.of_module(
     __name__,
     summary="state slots that a speculative decode step of Mamba layers reads and writes, "

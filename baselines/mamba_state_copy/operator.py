@@ -443,6 +443,18 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return moved
 
 
+def input_bytes(point: Point) -> int:
+    tables = mamba.table_bytes(point)
+    if by_slot(point):
+        tables = 4 * point.num_groups * point.max_num_seqs * (mamba.table_columns(point) + point.table_padding)
+    return 2 * tables + point.num_layers * num_slots(point) * state_bytes(point)  # tables also on the host
+
+
+def in_place(point: Point) -> Mapping[str, str]:
+    """vLLM has one pool."""
+    return {name: name for name in ("conv_states", "ssm_states")}
+
+
 operator = Operator.of_module(
     __name__,
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",

@@ -98,6 +98,9 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (point.batch_size * (2 + 2 * slots) + entries)
 
 
+input_bytes = mamba.table_bytes
+
+
 operator = Operator.of_module(
     __name__,
     summary="state slots of a speculative decode step, gathered in every Mamba layer or once for all of them",

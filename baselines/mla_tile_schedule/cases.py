@@ -69,6 +69,9 @@ def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) 
     return [EdgeCase(name, point, edit), EdgeCase(f"{name}, old layout", point | _OLD, edit)]
 
 
+#: What the covering array and random batches change in generated inputs.
+CONTENTS = {"zeros_between": _zeros_between}
+
 EDGE_CASES = [
     *_both("four requests, four parts", {"batch_size": 4, "num_sm_parts": 4, "context_len": 900}, _specified),
     EdgeCase("B=1", {"batch_size": 1, "context_len": 700}),

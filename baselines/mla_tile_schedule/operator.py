@@ -40,7 +40,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.mla_tile_schedule.cases import EDGE_CASES, SEQUENCES
+from baselines.mla_tile_schedule.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import make_batch
 from baselines.workloads.integers import cdiv
@@ -93,6 +93,7 @@ class Outputs:
     num_splits: torch.Tensor  # [max_num_seqs + 1] int32
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     return Inputs(make_batch(point, seed).seq_lens)
 
@@ -159,6 +160,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (2 * point.batch_size + 1 + point.num_sm_parts * FIELDS[point.layout])
 
 
+def input_bytes(point: Point) -> int:
+    return 4 * point.batch_size
+
+
 operator = Operator.of_module(
     __name__,
     summary="FlashMLA's split-KV schedule: B requests over P parts, long ones split, short ones packed",
@@ -175,6 +180,7 @@ operator = Operator.of_module(
         LAYOUT,
         OVERHEAD,
         MAX_NUM_SEQS,
+        axes.contents(CONTENTS),
     ),
     baseline="fresh_copy",
     edge_cases=EDGE_CASES,

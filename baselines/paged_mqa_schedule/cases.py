@@ -68,6 +68,9 @@ def _negative_padding(x: Inputs) -> None:
             x.context_lens[row] = (-1, -2, -255, -257, -(2**31))[row % 5]
 
 
+#: What the covering array and random batches change in generated inputs.
+CONTENTS = {"negative_padding": _negative_padding, "every_second_zero": _every_second_zero}
+
 EDGE_CASES = [
     EdgeCase("lengths 1000, 0, 300, 64", {"batch_size": 4, "next_n": 1, "num_sms": 4}, _example),
     EdgeCase(

@@ -32,7 +32,7 @@ from itertools import pairwise
 
 import torch
 
-from baselines.paged_mqa_schedule.cases import EDGE_CASES, SEQUENCES
+from baselines.paged_mqa_schedule.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import Batch, make_batch
 from baselines.workloads.integers import cdiv
@@ -98,6 +98,7 @@ def request_lens(x: Inputs) -> torch.Tensor:
     return x.context_lens if x.context_lens.dim() == 1 else x.context_lens[:, -1]
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     batch = make_batch(point, seed)
     lens = batch.seq_lens
@@ -182,6 +183,10 @@ def same_elsewhere(point: Point) -> str | None:
     return axes.same_batch_elsewhere(point)
 
 
+def input_bytes(point: Point) -> int:
+    return 4 * point.batch_size * point.max_decode_len
+
+
 operator = Operator.of_module(
     __name__,
     summary="the KV segments of a batch cut into one contiguous, nearly equal piece per SM, for paged MQA logits",
@@ -200,6 +205,7 @@ operator = Operator.of_module(
         NUM_SMS,
         REMAINDER,
         TABLE_ROWS,
+        axes.contents(CONTENTS),
     ),
     baseline="op_chain",
     edge_cases=EDGE_CASES,

@@ -61,6 +61,23 @@ _SMALL = {"max_model_len": 900, "context_len": {"uniform": [8, 900]}, "history_l
 _BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20, "acceptance": 0.5}
 _BINS = _BATCH | {"penalties": "on"}
 
+
+def _zeros(x: Inputs) -> None:
+    """Every token is id 0."""
+    for b, count in enumerate(x.num_sampled.tolist()):
+        x.sampled_tokens[b, :count] = 0
+
+
+def _prompts_end_anywhere(x: Inputs) -> None:
+    """Row by row one token later, from one token before the step's end on."""
+    real = x.idx_mapping >= 0
+    ends = x.seq_lens[: len(real)] - 1 + torch.arange(len(real), dtype=torch.int32) % 4
+    x.prompt_lens[x.idx_mapping[real]] = ends[real].clamp(min=1)
+
+
+#: What the covering array and random batches change in generated inputs.
+CONTENTS = {"zeros": _zeros, "prompts_end_anywhere": _prompts_end_anywhere}
+
 # fmt: off
 EDGE_CASES = [
     EdgeCase("B = 1, slot not 0", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from baselines.post_update.cases import EDGE_CASES, SEQUENCES
+from baselines.post_update.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -53,12 +53,14 @@ def _vocab_size(value: Any) -> int:
     return axes.whole(1)(value)
 
 
-#: A wide row of counts leaves no room for many requests.
-_vocab_size.examples = (9, 33, 1027)
+#: The last is DeepSeek's, with ids of 17 bits, whose rows of counts leave no room for many requests.
+_vocab_size.examples = (9, 1027, 129280)
 VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of history that a slot holds")
 
-AXES = slots.bounded(*slots.STEP, axes.ACCEPTANCE, PENALTIES, NEW_DRAFTS, VOCAB_SIZE, HISTORY_LEN, slots.MEMORY)
+AXES = slots.bounded(
+    *slots.STEP, axes.ACCEPTANCE, PENALTIES, NEW_DRAFTS, VOCAB_SIZE, HISTORY_LEN, slots.MEMORY, axes.contents(CONTENTS)
+)
 RULES = (
     *slots.STEP_RULES,
     Rule(
@@ -113,6 +115,7 @@ def _has_drafts(point: Point) -> bool:
     return point.new_drafts == "yes" and point.next_n > 1
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 2])
     rows, real, k = point.batch_size, slots.num_real(point), point.next_n - 1
@@ -252,6 +255,16 @@ def redundant(point: Point) -> str | None:
     if point.new_drafts == "yes" and point.next_n == 1:
         return "there are no drafts"
     return slots.redundant(point)
+
+
+def input_bytes(point: Point) -> int:
+    bins = 4 * point.max_num_seqs * point.vocab_size if point.penalties == "on" else 0
+    return bins + 16 * point.batch_size * point.next_n
+
+
+def in_place(point: Point) -> Mapping[str, str]:
+    """vLLM updates its counts where they are."""
+    return {name: name for name in ("num_computed_tokens", "total_len", "output_bin_counts")}
 
 
 operator = Operator.of_module(

@@ -303,6 +303,15 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * entries + 8 * x.num_tokens
 
 
+def input_bytes(point: Point) -> int:
+    return 4 * (5 * point.batch_size + 2 * point.max_num_seqs + point.num_prev_reqs)
+
+
+def in_place(point: Point) -> Mapping[str, str]:
+    """By slot a count is updated where it is; by row it moves."""
+    return {"num_computed_tokens": "prev_num_computed_tokens"} if by_slot(point) else {}
+
+
 operator = Operator.of_module(
     __name__,
     summary="accepted tokens of the previous step -> computed counts, lengths and positions on the device, "

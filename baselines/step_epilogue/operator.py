@@ -42,6 +42,7 @@ AXES = slots.composed(
     STATES,
     MAMBA_BLOCK_SIZE,
     axes.MAX_NUM_BATCHED_TOKENS,
+    axes.contents(post_update.CONTENTS),
 )
 RULES = (
     *post_update.RULES,
@@ -145,6 +146,14 @@ def make_inputs(point: Point, seed: int) -> Inputs:
 
 make_outputs, views = PARTS.make_outputs, PARTS.views
 reference, bytes_moved = PARTS.reference, PARTS.bytes_moved
+
+
+def input_bytes(point: Point) -> int:
+    return post_update.input_bytes(point) + 12 * point.max_num_batched_tokens
+
+
+in_place = post_update.in_place
+
 
 operator = Operator.of_module(
     __name__,

@@ -60,6 +60,25 @@ _SMALL = {
 _BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20}
 _PROMPT = _BATCH | {"prompt_rows": "some"}
 
+
+def _zeros(x: Inputs) -> None:
+    """Every new token and every draft is id 0."""
+    x.last_sampled_tokens.zero_()
+    x.draft_tokens.zero_()
+
+
+def _prompts_end_in_steps(x: Inputs) -> None:
+    """Row by row one token later, around the end of the step, of the rows that the history has room for."""
+    lens, slots = _lengths(x), x.idx_mapping
+    ends = (lens - 3 + torch.arange(len(lens), dtype=torch.int32) % 6).clamp(min=1)
+    x.prompt_lens[slots] = torch.where(
+        torch.maximum(lens, ends) < x.all_token_ids.shape[1] - 9, ends, x.prompt_lens[slots]
+    )
+
+
+#: What the covering array and random batches change in generated inputs.
+CONTENTS = {"zeros": _zeros, "prompts_end_anywhere": _prompts_end_in_steps}
+
 # fmt: off
 EDGE_CASES = [
     EdgeCase("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),

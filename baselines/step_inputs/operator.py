@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.step_inputs.cases import EDGE_CASES, SEQUENCES
+from baselines.step_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -66,6 +66,7 @@ AXES = slots.bounded(
     HISTORY_LEN,
     slots.MEMORY,
     axes.MAX_NUM_BATCHED_TOKENS,
+    axes.contents(CONTENTS),
 )
 RULES = (
     *slots.STEP_RULES,
@@ -77,6 +78,10 @@ RULES = (
     Rule(
         "history_len ({history_len}) must hold a chunk of prefill_len ({prefill_len}) and look_ahead ({look_ahead})",
         lambda p: p.history_len >= max(p.prefill_len if p.prefills else 0, p.next_n) + p.look_ahead,
+    ),
+    Rule(
+        "prompt_rows ({prompt_rows}) must be some for these contents ({contents})",
+        lambda p: p.prompt_rows == "some" or p.contents != "prompts_end_anywhere",
     ),
 )
 
@@ -125,6 +130,7 @@ def _logit_counts(point: Point, query: np.ndarray) -> np.ndarray:
     return counts
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 4])
     rows, capacity = point.batch_size, point.max_num_seqs
@@ -238,6 +244,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     per_row = 8 + 4 + 4 + 4 + 8 + (4 if on_device else 0)
     read = rows * per_row + 8 + 8 * max(logits - rows, 0) + (4 * prompt_tokens if on_device else 0)
     return read + 12 * tokens + 32 * logits + 4 * point.max_num_seqs
+
+
+def input_bytes(point: Point) -> int:
+    return point.max_num_seqs * (4 * point.history_len + 8 * point.next_n)
 
 
 operator = Operator.of_module(

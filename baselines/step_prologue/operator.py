@@ -27,6 +27,7 @@ for a hybrid.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,6 +74,7 @@ AXES = slots.composed(
         for axis in decode_step.operator.axes
         if axis.name in ("num_heads_q", "num_sms", "num_sm_parts", "remainder")
     ),
+    axes.contents(step_inputs.CONTENTS),
 )
 
 
@@ -106,6 +108,7 @@ def _whole(single: Operator, point: Point) -> bool:
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
+    slots.SLOTS_FIT,
     Rule(
         "state_groups ({state_groups}) must be less than num_groups ({num_groups}): the first group is attention's",
         lambda p: p.state_groups < p.num_groups,
@@ -263,6 +266,15 @@ def make_inputs(point: Point, seed: int) -> Inputs:
 
 make_outputs, views = PARTS.make_outputs, PARTS.views
 reference, bytes_moved = PARTS.reference, PARTS.bytes_moved
+
+
+def input_bytes(point: Point) -> int:
+    return slots.table_bytes(point) + step_inputs.input_bytes(point)
+
+
+def in_place(point: Point) -> Mapping[str, str]:
+    return {"reset_accepted": "num_accepted_tokens_before", "state_columns": "state_columns_before"}
+
 
 operator = Operator.of_module(
     __name__,

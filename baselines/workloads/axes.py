@@ -6,7 +6,8 @@ Defaults describe DeepSeek-V3.2 served with MTP-3: block size 64, max_model_len 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 from baselines.workloads.context_lengths import label_lengths, longest, parse_lengths, plain
@@ -72,6 +73,27 @@ def one_of(*values: int) -> Callable[[Any], int]:
     return parse
 
 
+def contents(edits: Mapping[str, Callable[[Any], None]]) -> Axis:
+    """What ``edits`` change in the generated inputs of an operator; see ``with_contents``."""
+    return Axis("contents", choice("random", *edits), "random", f"generated inputs as they are, or {', '.join(edits)}")
+
+
+def with_contents(edits: Mapping[str, Callable[[Any], None]]) -> Callable[[Callable], Callable]:
+    """Decorates make_inputs. The axis ``contents`` names the edit, which changes inputs in place; they stay legal."""
+
+    def decorate(make_inputs: Callable[[Point, int], Any]) -> Callable[[Point, int], Any]:
+        @wraps(make_inputs)
+        def edited(point: Point, seed: int) -> Any:
+            x = make_inputs(point, seed)
+            if point.contents != "random":
+                edits[point.contents](x)
+            return x
+
+        return edited
+
+    return decorate
+
+
 #: B * L then exceeds 16 bits, and a reference in Python still takes less than a second.
 MOST_REQUESTS = 2**15 + 1
 BATCH_SIZE = Axis(
@@ -80,6 +102,7 @@ BATCH_SIZE = Axis(
     32,
     "decode requests of the step (B), padding requests included",
     largest=MOST_REQUESTS,
+    used={128: "a size captured by vLLM", 256: "vLLM's max_num_seqs"},
 )
 NEXT_N = Axis(
     "next_n",
@@ -87,6 +110,7 @@ NEXT_N = Axis(
     4,
     "query rows per request the server is configured for: 1 + num_speculative_tokens",
     largest=513,
+    used={4: "DeepSeek with three drafts", 8: "EAGLE with seven drafts"},
 )
 MAX_DECODE_LEN = Axis("max_decode_len", whole(1), lambda p: p.next_n, "longest row of this step (L), at most next_n")
 DECODE_LEN = Axis(
@@ -97,7 +121,14 @@ DECODE_LEN = Axis(
 )
 CONTEXT_LEN = Axis("context_len", parse_lengths, 4096, "KV tokens per request, this step's included", label_lengths)
 MAX_MODEL_LEN = Axis("max_model_len", whole(1), 163840, "longest sequence the server admits; fixes the table width")
-BLOCK_SIZE = Axis("block_size", whole(1), 64, "KV tokens per block")
+#: KV tokens per block -> who has them.
+BLOCK_SIZES = {
+    16: "vLLM",
+    32: "TensorRT-LLM",
+    64: "FlashMLA",
+    128: "vLLM's largest",
+}
+BLOCK_SIZE = Axis("block_size", whole(1), 64, "KV tokens per block", used=BLOCK_SIZES)
 PADDING = Axis(
     "padding",
     fraction,
@@ -120,12 +151,18 @@ TABLE_COLUMNS = Axis(
     "table_columns", whole(1), lambda p: cdiv(p.max_model_len, p.block_size), "width of the source block table"
 )
 TABLE_PADDING = Axis("table_padding", whole(0), 0, "int32 between two rows of the source block table (stride - width)")
-COMPRESS_RATIO = Axis("compress_ratio", whole(1), 1, "tokens per index-cache entry; lengths are floor-divided by it")
+COMPRESS_RATIO = Axis(
+    "compress_ratio",
+    whole(1),
+    1,
+    "tokens per index-cache entry; lengths are floor-divided by it",
+    used={4: "DeepSeek-V4", 128: "DeepSeek-V4"},
+)
 
 
 def num_sms(doc: str, maximum: int | None = None) -> Axis:
     """SMs that a schedule distributes work over, 132 (H200) by default. ``doc`` says what they are to the operator."""
-    return Axis("num_sms", whole(1, maximum), 132, doc)
+    return Axis("num_sms", whole(1, maximum), 132, doc, used={132: "H200", 148: "B200", 78: "H20"})
 
 
 DECODE_LEN_FITS = Rule(

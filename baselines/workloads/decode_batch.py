@@ -77,6 +77,11 @@ def make_block_table(point: Point, seq_lens: torch.Tensor, seed: int) -> torch.T
     return torch.from_numpy(storage)[:, : point.table_columns]
 
 
+def table_bytes(point: Point) -> int:
+    """Of the block table."""
+    return 4 * point.batch_size * (point.table_columns + point.table_padding)
+
+
 def _decode_lens(point: Point) -> np.ndarray:
     real = point.batch_size - num_padding_requests(point)
     return query_lens(point.get("decode_len", "uniform"), real, point.max_decode_len)

@@ -36,7 +36,10 @@ MAX_DECODE_LEN = replace(
 )
 MAX_MODEL_LEN = replace(axes.MAX_MODEL_LEN, default=262144)
 MAMBA_BLOCK_SIZE = Axis(
-    "mamba_block_size", axes.whole(1), 1024, "tokens between two cached states; not the block size of attention"
+    "mamba_block_size",
+    axes.whole(1),
+    1024,
+    "tokens between two cached states; not the block size of attention",
 )
 ACCEPTANCE = replace(axes.ACCEPTANCE, default=0.8)
 CHURN = Axis(
@@ -102,6 +105,11 @@ def log2_lanes(slots: int) -> int:
 def table_columns(point: Point) -> int:
     """W: blocks of the longest sequence, and k more because its last step may reach beyond them."""
     return cdiv(point.max_model_len, point.mamba_block_size) + point.num_speculative_blocks
+
+
+def table_bytes(point: Point) -> int:
+    """Of the table of states."""
+    return 4 * point.batch_size * (table_columns(point) + point.table_padding)
 
 
 def last_block(tokens: int, block_size: int) -> int:

@@ -36,7 +36,7 @@ MAX_NUM_SEQS = Axis(
     lambda p: max(256, p.batch_size),
     "request slots, and capacity of the per-request buffers (R)",
 )
-BLOCK_SIZE = Axis("block_size", axes.whole(1), 64, "KV tokens per block of the first group")
+BLOCK_SIZE = replace(axes.BLOCK_SIZE, doc="KV tokens per block of the first group")
 NUM_GROUPS = Axis("num_groups", axes.whole(1), 1, "KV cache groups (G)", largest=9)
 GROUP_BLOCKS = Axis(
     "group_blocks",
@@ -79,7 +79,7 @@ _LARGEST_PART = {
     "batch_size": 2**14 + 1,
     "max_num_batched_tokens": 2**16 + 1,
     **dict.fromkeys(("next_n", "max_decode_len", "prefills"), 129),
-    "num_groups": 5,
+    "num_groups": 9,
 }
 #: Of one that is made of others: large enough for its parts to get in each other's way.
 _LARGEST = {
@@ -87,7 +87,8 @@ _LARGEST = {
     **dict.fromkeys(("dirty", "history_len", "mamba_block_size"), 1025),
     **dict.fromkeys(("prefill_len", "prefills", "window", "block_size", "num_heads_q", "num_sms"), 257),
     **dict.fromkeys(("next_n", "max_decode_len", "token_padding", "num_sm_parts"), 33),
-    **dict.fromkeys(("num_groups", "state_groups", "look_ahead"), 5),
+    **dict.fromkeys(("state_groups", "look_ahead"), 5),
+    "num_groups": 9,
     "max_model_len": 2**18 + 1,
 }
 GROUPS = (BLOCK_SIZE, NUM_GROUPS, GROUP_BLOCKS)
@@ -111,6 +112,11 @@ TOKENS_FIT = Rule(
     "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, prefills {prefills} x {prefill_len}) "
     "must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
     lambda p: num_tokens(p) <= p.max_num_batched_tokens,
+)
+SLOTS_FIT = Rule(
+    "the KV slots of batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens in blocks of "
+    "block_size ({block_size}) tokens must be less than 2^31, as they are computed in 32 bits",
+    lambda p: _slots_fit(p),
 )
 
 
@@ -230,6 +236,11 @@ def rows_of_slots(idx_mapping: torch.Tensor, slots: int) -> tuple[torch.Tensor, 
     return rows[:slots].clamp(min=0), rows[:slots] >= 0
 
 
+def table_bytes(point: Point) -> int:
+    """Of the tables of all groups."""
+    return 4 * table_starts(point)[-1]
+
+
 # --- block tables of several groups -----------------------------------------------------------------------------------
 
 
@@ -245,6 +256,13 @@ def group_widths(point: Point) -> list[int]:
     """Columns of each group's table: enough for max_model_len, and k scratch columns for states."""
     columns = zip(group_block_sizes(point), _scratch_columns(point), strict=True)
     return [cdiv(point.max_model_len, size) + scratch for size, scratch in columns]
+
+
+def _slots_fit(point: Point) -> bool:
+    """Block ids are 1 .. (used blocks). A block that ranks share has cp_size times as many tokens."""
+    sizes = group_block_sizes(point)[: point.num_groups - num_state_groups(point)]
+    most = (num_real(point) * cdiv(point.max_model_len, size) * size + size for size in sizes)
+    return max((*most, *(size * point.get("cp_size", 1) for size in sizes)), default=0) < 2**31
 
 
 def num_state_groups(point: Point) -> int:

@@ -85,7 +85,7 @@ def verify_command(options: argparse.Namespace) -> int:
         command = _command_for_point(options)
         # Who names variants asks about these alone.
         defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
-        bad = verify_all(console, job, catalog, items, defects, not options.no_capacity, options.random, command)
+        bad = verify_all(console, job, catalog, items, defects, not options.no_array, options.random, command)
     return BAD if bad else OK
 
 

@@ -9,6 +9,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from harness import interpreter
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.loops import operators_of, plan_loops
@@ -94,6 +96,8 @@ def seed_of(measure: Measure) -> int:
 
 
 def make_job(options: argparse.Namespace, measure: Measure, device: str, timed: bool) -> Job:
+    """Verification alone draws a fresh seed, whatever the configuration has, unless --seed gives one."""
+    measure = measure if timed else structs.replace(measure, seed=options.seed)
     return Job(device, tuple(options.variants), seed_of(measure), measure, timed)
 
 

@@ -22,7 +22,7 @@ from harness.report.console import print_checks, print_compiled, print_counts, p
 from harness.session.messages import Job
 from harness.session.session import Progress, Session
 from harness.session.worker import RunError
-from harness.verify.capacity import capacity_points
+from harness.verify.covering_array import CoveringArray, covering_array
 from harness.verify.edge_cases import check_results, is_unverified, known_failure_places
 from harness.wording import counted
 
@@ -41,7 +41,7 @@ LEGEND = {
 #: Head of a column -> the places whose findings it counts.
 HEADS = {
     "edge cases and sequences": (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
-    "capacity points": (Place.CAPACITY_POINT,),
+    "points of the array": (Place.ARRAY_POINT,),
     "random batches": (Place.RANDOM_BATCH,),
 }
 #: What the summary calls a skipped place, by the code of its reason.
@@ -53,7 +53,7 @@ class Verification:
     """Verifies variants and prints what was observed.
 
     findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
-    cells:    of the sweep. compiled: as in the header of a record.
+    cells:    of the sweep. arrays: operator -> its covering array. compiled: as in the header of a record.
     """
 
     console: Console
@@ -61,6 +61,7 @@ class Verification:
     catalog: Catalog
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
+    arrays: dict[str, CoveringArray] = field(default_factory=dict)
     compiled: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def of(self, variant: Variant) -> list[Finding]:
@@ -72,29 +73,40 @@ class Verification:
     def bad(self, variant: Variant) -> list[Finding]:
         return [finding for finding in self.of(variant) if finding.status.is_bad]
 
+    def add_arrays(self, healthy: Sequence[Variant]) -> list[Cells]:
+        """The points of the covering arrays of these variants' operators, for those that are available here."""
+        items = []
+        for name in dict.fromkeys(variant.operator for variant in healthy):
+            operator = self.catalog.operators[name]
+            variants = [v for v in healthy if v.operator == name and unavailable(v, self.job.device) is None]
+            if variants:
+                array = self.arrays[name] = covering_array(operator, self.catalog.of(name))
+                items += [cells(operator, point, variants, in_array=True) for point in array.points]
+        return items
+
     def run(
         self,
         healthy: Sequence[Variant],
         defects: Sequence[Variant],
-        at_capacity: Sequence[Cells] = (),
+        in_array: Sequence[Cells] = (),
         random_batches: int = 0,
         sweep: Sequence[Cells] = (),
     ) -> None:
-        """Variants that do not pass their edge cases are not run at capacity or on random batches."""
+        """Variants that do not pass their edge cases are not run at the array or on random batches."""
         here = [variant for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None]
         known_failures = _at_known_failures(self.catalog, healthy, self.job)
         num_random = len(healthy) if random_batches else 0
-        steps = [len(here), len(known_failures), _num_cells(at_capacity), num_random, _num_cells(sweep)]
+        steps = [len(here), len(known_failures), _num_cells(in_array), num_random, _num_cells(sweep)]
         with progress_bar(self.console, sum(steps)) as update:
 
-            def run(session: Session, step: int, items: Sequence[WorkItem], at_capacity: bool = False) -> None:
+            def run(session: Session, step: int, items: Sequence[WorkItem], in_array: bool = False) -> None:
                 for outcome in session.run(items):
                     if isinstance(outcome, Progress):
                         update(sum(steps[:step]) + outcome.done, outcome.doing)
                     elif isinstance(outcome, Checked):
                         self.findings.setdefault(outcome.variant_id, []).append(outcome.finding)
-                    elif isinstance(outcome, Cell) and at_capacity:
-                        place = {"place": Place.CAPACITY_POINT, "name": outcome.point}
+                    elif isinstance(outcome, Cell) and in_array:
+                        place = {"place": Place.ARRAY_POINT, "name": outcome.point}
                         finding = outcome.finding or Finding(status=outcome.status, reason=outcome.reason, **place)
                         self.findings[outcome.variant_id].append(finding)
                     elif isinstance(outcome, Cell):
@@ -108,7 +120,7 @@ class Verification:
                     with Session(replace(self.job, compiled=())) as apart:
                         run(apart, 1, known_failures)
                 passed = [variant for variant in healthy if variant.id in self.findings and not self.bad(variant)]
-                run(session, 2, _only(at_capacity, passed), at_capacity=True)
+                run(session, 2, _only(in_array, passed), in_array=True)
                 if random_batches:
                     batches = [{"operator": variant.operator, "variant": variant.name} for variant in passed]
                     run(session, 3, [RandomBatches(count=random_batches, **names) for names in batches])
@@ -138,14 +150,23 @@ class Verification:
 
         def row(variant: Variant) -> tuple[str, ...]:
             if variant.id not in self.findings:
-                return variant.id, f"unavailable: {self._missing(variant)}", *([""] * len(heads))
+                empty = [""] * (len(heads) + bool(self.arrays))
+                return variant.id, f"unavailable: {self._missing(variant)}", *empty
             findings = self.of(variant)
             counts = [
                 _counts([_outcome(finding) for finding in findings if finding.place in HEADS[head]]) for head in heads
             ]
-            return variant.id, *counts, _counts([_outcome_at_point(cell) for cell in self.cells_of(variant)])
+            pairs = [self._pairs_met(variant)] if self.arrays else []
+            return variant.id, *counts, *pairs, _counts([_outcome_at_point(cell) for cell in self.cells_of(variant)])
 
-        print_rows(self.console, ("variant", *heads, "points of the sweep"), map(row, healthy))
+        of_arrays = ["pairs of values"] if self.arrays else []
+        print_rows(self.console, ("variant", *heads, *of_arrays, "points of the sweep"), map(row, healthy))
+
+    def _pairs_met(self, variant: Variant) -> str:
+        """At how many pairs of the legal ones the variant passed."""
+        array = self.arrays[variant.operator]
+        passed = {f.name for f in self.of(variant) if f.place is Place.ARRAY_POINT and f.status is Status.PASSED}
+        return f"{array.met(passed):,} of {len(array.legal):,}"
 
     def print_known_failures(self, healthy: Sequence[Variant]) -> None:
         """Where engines' kernels fail as their known_failures= declare: the reason given, and what was observed."""
@@ -217,13 +238,13 @@ class Verification:
     def _print_failure(self, variant: Variant, command: Callable[[str, int], str]) -> None:
         """The first failure of a variant, the command that repeats it alone, and where else the variant failed.
 
-        Of points at capacity, which may be many, the first is the one with the shortest label.
+        Of points of the array, which may be many, the first is the one with the shortest label.
         """
         operator = self.catalog.operators[variant.operator]
         bad = self.bad(variant) or [cell.finding for cell in self.cells_of(variant) if cell.finding is not None]
         if not bad:
             return
-        first = min(bad, key=lambda f: len(f.name) if f.place is Place.CAPACITY_POINT else 0)
+        first = min(bad, key=lambda f: len(f.name) if f.place is Place.ARRAY_POINT else 0)
         case = {case.name: case for case in operator.edge_cases if first.place is Place.EDGE_CASE}.get(first.name)
         axes = f" ({operator.label(operator.complete(case.point))})" if case else ""
         where = place_of(first) or "some point"
@@ -247,23 +268,23 @@ def verify_all(
     catalog: Catalog,
     items: Sequence[Cells],
     defects: Sequence[Variant],
-    capacity: bool,
+    arrays: bool,
     random_batches: int,
     command: Callable[[str, int], str],
 ) -> bool:
     """Verify the variants of a sweep and historic defects, and print the results.
 
-    capacity:       verify at the points at capacity.
+    arrays:         verify at the covering array of each operator.
     random_batches: for each variant.
     command:        the command line for the key of one point, and a seed.
 
     Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
     """
     healthy = catalog.variants_of(items)
-    at_capacity = _at_capacity(catalog, healthy, job) if capacity else []
     results = Verification(console, job, catalog)
+    in_array = results.add_arrays(healthy) if arrays else []
     try:
-        results.run(healthy, defects, at_capacity, random_batches, items)
+        results.run(healthy, defects, in_array, random_batches, items)
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         if reached := [variant for variant in healthy if variant.id in results.findings]:
             results.print_outcome(reached, command)
@@ -317,17 +338,6 @@ def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -
         if unavailable(variant, job.device) is None
         for name, buffers in known_failure_places(catalog.operators[variant.operator], variant)
     ]
-
-
-def _at_capacity(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Cells]:
-    """The points at capacity of all operators, for the variants that are available here."""
-    items = []
-    for name in dict.fromkeys(variant.operator for variant in healthy):
-        operator = catalog.operators[name]
-        variants = [v for v in healthy if v.operator == name and unavailable(v, job.device) is None]
-        points = capacity_points(operator, catalog.of(name), job.seed) if variants else []
-        items += [cells(operator, point, variants, at_capacity=True) for point in points]
-    return items
 
 
 def _only(items: Sequence[Cells], variants: Collection[Variant]) -> list[Cells]:

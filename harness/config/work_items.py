@@ -27,7 +27,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     point:       label of the axes. baseline: the variant that ratios refer to.
     slow:        variants whose verification takes seconds.
     known_failures:      variant -> its known failures.
-    at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
+    in_array: whether it is a point of the covering array: every variant is launched once, and none is timed.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
     proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
                  hash of (harness/session/proofs.py).
@@ -42,7 +42,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     phase: Literal["decode", "prefill"] = "decode"
     slow: tuple[str, ...] = ()
     known_failures: dict[str, dict[str, str]] = {}
-    at_capacity: bool = False
+    in_array: bool = False
     budget_s: float | None = None
     proven: dict[str, Proof] = {}
     machine: str = ""
@@ -60,7 +60,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
 
     @property
     def place(self) -> Place:
-        return Place.CAPACITY_POINT if self.at_capacity else Place.POINT
+        return Place.ARRAY_POINT if self.in_array else Place.POINT
 
     def of(self, variants: Collection[str]) -> Cells:
         """The item with some of its variants, and their share of the time."""

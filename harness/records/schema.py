@@ -83,7 +83,7 @@ class Place(StrEnum):
 
     EDGE_CASE = "edge_case"
     SEQUENCE = "sequence"
-    CAPACITY_POINT = "capacity_point"
+    ARRAY_POINT = "array_point"
     RANDOM_BATCH = "random_batch"
     #: A point of the sweep, or a decode loop.
     POINT = "point"
@@ -95,7 +95,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a variant did at one place.
 
     name:          of the edge case or sequence; else the label of the point. Empty where it is not known.
-    buffers:       whether they started one element past an aligned address, or their rows lay beyond 2^31 elements.
+    buffers:       whether they started one element past an aligned address, their rows lay beyond 2^31 elements, or one
+                   array was input and output.
     seed:          of a random batch.
     when:          where in a timed run; None while it was verified.
     check:         the check that rejected it. error: the type of the exception that it raised instead.
@@ -112,7 +113,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: Status
     place: Place
     name: str
-    buffers: Literal["unaligned", "far"] | None = None
+    buffers: Literal["unaligned", "far", "in_place"] | None = None
     seed: int | None = None
     when: Literal["timing", "after_timing", "audit"] | None = None
     check: str | None = None

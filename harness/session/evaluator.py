@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 #: Seconds of full load when the device is brought up, and again before the first sample of a run and after IDLE_S.
 RAMP_S, RAMP_AGAIN_S, IDLE_S = 1.0, 0.2, 1.0
 #: On a CPU each variant has a time budget for each of these.
-SWEEP, CAPACITY, RANDOM = "sweep", "capacity", "random"
-#: One point at capacity, or one random batch, may take 1/SHARES of the budget.
+SWEEP, ARRAY, RANDOM = "sweep", "array", "random"
+#: One point of the array, or one random batch, may take 1/SHARES of the budget.
 SHARES = 8
 
 
@@ -71,7 +71,7 @@ class _VariantState:
     edge_cases_done: whether enough of them have run for the points of a sweep.
     rejection:        from the first edge case or sequence that it does not pass.
     interpreted:      whether Triton's interpreter ran it at a point.
-    slow_s:           seconds that interpreting and compiling took, by SWEEP, CAPACITY and RANDOM.
+    slow_s:           seconds that interpreting and compiling took, by SWEEP, ARRAY and RANDOM.
     """
 
     bad_import: Finding | None = None
@@ -102,7 +102,7 @@ class _At:
 
     @property
     def kind(self) -> str:
-        return CAPACITY if self.item.at_capacity else SWEEP
+        return ARRAY if self.item.in_array else SWEEP
 
     @cached_property
     def values(self) -> dict[str, int | float | str]:
@@ -275,7 +275,7 @@ class Evaluator:
             yield item.failed(name, **wrong(error))
             check_context(self._job.device)
         else:
-            if self._job.timed and not state.interpreted and not item.at_capacity:
+            if self._job.timed and not state.interpreted and not item.in_array:
                 at.verified.append((variant, launch))
             else:
                 remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
@@ -317,23 +317,23 @@ class Evaluator:
                     at.point,
                     self._job.device,
                     self._job.seed,
-                    batches=2 if item.at_capacity else 3,
+                    batches=2 if item.in_array else 3,
                     placement=0 if self.timer and at.kind == SWEEP else None,
                 )
                 _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except Exception as error:  # the operator's own code, or memory
                 raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
-            if item.at_capacity and is_beyond(variant, at.fixture):
+            if item.in_array and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
                 brief = self._job.brief and self.proof_of(item, variant.name) is not None
-                once = state.interpreted or item.at_capacity or brief
+                once = state.interpreted or item.in_array or brief
                 return verify_cell(at.fixture, variant, once=once)
 
     @contextmanager
     def _counting(self, variant: Variant, kind: str) -> Iterator[None]:
         """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile,
-        which compiles again for other sizes, beside the points of a sweep. A point at capacity and a random batch may
+        which compiles again for other sizes, beside the points of a sweep. A point of the array and a random batch may
         take a share of it.
         """
         state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from statistics import median
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,10 @@ WARMUP_CALLS = 3
 #: A launch is rejected where other threads use more CPU time than this share of the calling thread's, and more than
 #: these seconds, below which the process clock is too coarse.
 OTHER_THREADS_SHARE, OTHER_THREADS_S = 0.5, 2e-3
+#: Calls alone after each sample. From some number of samples on, a launch is rejected where the fastest of these calls
+#: takes so many times as long as a call of the median sample, and so many seconds longer: then most calls of a sample
+#: skip their work.
+CALLS_ALONE, LEAST_SAMPLES, ALONE_TIMES, ALONE_S = 2, 3, 3.0, 2e-6
 
 
 class CpuStopwatch:
@@ -34,6 +40,8 @@ class CpuStopwatch:
         """host_lock: makes the lock to hold while a sample is taken."""
         self.launch, self._output_probe, self._host_lock = launch, output_probe, host_lock
         self._own_s = self._others_s = 0.0
+        self._in_a_row_s: list[float] = []
+        self._alone_s = math.inf
         # By the fastest call: after a call that something interrupted, a sample would be too short.
         fastest = min(self._seconds() for _ in range(WARMUP_CALLS))
         self._calls = max(1, int(SAMPLE_S / max(fastest, 1e-9)))
@@ -68,7 +76,27 @@ class CpuStopwatch:
                 f"other threads ran for {self._others_s * 1e3:.1f} ms while the launches took "
                 f"{self._own_s * 1e3:.1f} ms",
             )
+        self._compare_alone(elapsed / self._calls)
         return {"cpu_us": elapsed * 1e6 / self._calls}
+
+    def _compare_alone(self, seconds: float) -> None:
+        """Calls alone, whose outputs are probed, against those of samples. seconds: of a call of the last sample."""
+        if self._output_probe is None:
+            return
+        self._in_a_row_s.append(seconds)
+        for _ in range(CALLS_ALONE):
+            self._output_probe.arm()
+            self._alone_s = min(self._alone_s, self._seconds())
+            self._output_probe.check("single")
+        if len(self._in_a_row_s) < LEAST_SAMPLES:
+            return
+        in_a_row_s = median(self._in_a_row_s)  # neither a sample that something interrupted nor a lucky one
+        if self._alone_s > max(ALONE_TIMES * in_a_row_s, in_a_row_s + ALONE_S):
+            raise Mismatch(
+                "every_call",
+                f"a call alone takes {self._alone_s * 1e6:.2f} us, one of many in a row {in_a_row_s * 1e6:.2f}: "
+                "not all of them do the work",
+            )
 
     def facts(self) -> Mapping[str, Any]:
         return {}

@@ -188,6 +188,11 @@ class Guard:
                 replaced[field.name] = self.buffers[field.name].tensor
         self.view = dataclasses.replace(source, **replaced)
 
+    def share(self, buffers: Mapping[str, Guarded]) -> None:
+        """Put tensors of another guard in the places of these."""
+        self.buffers |= buffers
+        self.view = dataclasses.replace(self.view, **{name: buffer.tensor for name, buffer in buffers.items()})
+
     def fill_some(self, contents: Mapping[str, Tensor]) -> None:
         for name, content in contents.items():
             self.buffers[name].fill(content)

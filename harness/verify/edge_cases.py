@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import Any, Literal
 
@@ -110,6 +110,7 @@ def check_variant(
     ).findings()
     if thorough:
         yield from far_rows(operator, variant, device, seed, only, announce)
+        yield from in_place(operator, variant, device, seed, only, announce)
 
 
 def known_failure_places(operator: Operator, variant: Variant) -> list[EdgeCaseName]:
@@ -336,6 +337,46 @@ def far_rows(
                 return
             made[tensor] += 1
             yield finding_of(place, lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
+
+
+def in_place(
+    operator: Operator,
+    variant: Variant,
+    device: str,
+    seed: int,
+    only: EdgeCaseName | None = None,
+    announce: Callable[[Place, str], None] = lambda place, name: None,
+) -> Iterator[Finding]:
+    """A launch at every edge case with one array as input and output where the operator's engine has one. Where
+    Triton's interpreter or torch.compile needs seconds, at the first edge case of each choice of such arrays.
+    """
+    interpreted, first, made = launch_counter(), launch_counter().launches, set()
+    for case in operator.edge_cases:
+        point = operator.complete(case.point)
+        place = _edge_case(case.name, "in_place")
+        limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "in_place")
+        if (limited if only is None else only != (case.name, "in_place")) or skipped(place, variant, [point]):
+            continue
+        if not operator.in_place(point):
+            continue
+        fixture = Fixture(operator, point, device, seed, case.edit, batches=2, in_place=True)
+        shared = frozenset(fixture.shared)
+        slow = variant.is_slow_to_verify or interpreted.launches > first
+        if not shared or (slow and shared in made):
+            continue
+        announce(Place.EDGE_CASE, case.name)
+        made.add(shared)
+        yield finding_of(place, partial(_check_in_place, fixture, variant))
+
+
+def _check_in_place(fixture: Fixture, variant: Variant, passed_checks: set[str]) -> None:
+    try:
+        verify_cell(fixture, variant, once=True)
+    except Mismatch as mismatch:
+        shared = ", ".join(fixture.shared)
+        message = f"with {shared} in place: {mismatch.check}: {mismatch.message}"
+        raise Mismatch("in_place", message, **mismatch.element) from None
+    passed_checks.add("in_place")
 
 
 def _edge_case(name: str, buffers: Buffers | None = None) -> dict[str, Any]:

@@ -4,11 +4,12 @@ After set-up the outputs are poisoned and the contents of the inputs replaced, s
 are wrong. Then four launches, each compared:
 
 1. on the first batch, outputs poisoned;
-2. on the same batch, outputs as the first launch left them;
-3. on the same batch, outputs poisoned again: a launch that skips work when its inputs did not change fails;
-4. on another batch, outputs poisoned with the other pattern.
+2. on the same batch, outputs poisoned again: a launch that skips work when its inputs did not change fails;
+3. on another batch, outputs poisoned with the other pattern;
+4. on the first batch, outputs right for the other: a launch that skips work when its outputs did not change, or that
+   adds to what it finds there, fails.
 
-On a GPU a fifth launch is queued, with its inputs, behind a sleeping kernel: work outside the current stream reads the
+On a GPU one more launch is queued, with its inputs, behind a sleeping kernel: work outside the current stream reads the
 earlier inputs. After each launch inputs and canaries, and after all of them the settings of the process, must be
 unchanged.
 """
@@ -31,7 +32,6 @@ from harness.verify.equality import compare, required, wrong_elements
 from harness.verify.mismatch import View, differences
 from harness.verify.process_state import unchanged_process
 
-#: Added to a mismatch of a launch that does not read its inputs again.
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
 #: Of the buffers of all places at most.
@@ -75,6 +75,7 @@ class Fixture:
     row_strides: of inputs whose rows are to lie elsewhere than in the operator's.
     passed_checks: collects the names of the checks that launches were put to and passed.
     known:   batches of earlier fixtures of this operator on this device, for this one to use and to add to.
+    in_place: whether the arrays that the operator names as ``in_place`` are inputs and outputs at once.
     placement: seed of where the buffers lie (see Arena); None leaves it to torch's allocator.
     """
 
@@ -92,6 +93,7 @@ class Fixture:
         row_strides: Mapping[str, int] = MappingProxyType({}),
         known: dict[Any, Batch] | None = None,
         placement: int | None = None,
+        in_place: bool = False,
     ) -> None:
         self.operator, self.point, self.device = operator, point, device
         self.passed_checks = set() if passed_checks is None else passed_checks
@@ -102,6 +104,13 @@ class Fixture:
             batches = [self._made(seed + i, edit, known) for i in range(batches)]
         self.batches = batches
         self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides, arena)
+        #: Inputs that are outputs, too.
+        self.shared = {
+            name: self.outputs.buffers[out]
+            for out, name in operator.in_place(point).items()
+            if in_place and out in self.outputs.buffers and name in self.inputs.buffers
+        }
+        self.inputs.share(self.shared)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
     def places(self, most: int) -> list[Fixture]:
@@ -185,9 +194,9 @@ class Fixture:
         """Put a batch in, poison the outputs (None leaves them as they are), launch once, and check what can be checked
         without the reference. Returns what the outputs held before. Raises Mismatch.
         """
-        self.fill(batch)
         if poison is not None:
             self.outputs.poison(poison)
+        self.fill(batch)  # afterwards, as an output may be an input, too
         inputs_before, outputs_before = self.inputs.snapshot(), self.outputs.snapshot()
         returned = launch()
         synchronize(self.device)
@@ -298,8 +307,8 @@ class Fixture:
                 )
 
     def _check_inputs(self, before: Mapping[str, Tensor]) -> None:
-        now = {name: self.inputs.buffers[name].tensor for name in before}
-        changed = {name: as_integers(now[name]) != as_integers(before[name]) for name in before}
+        now = {name: self.inputs.buffers[name].tensor for name in before if name not in self.shared}
+        changed = {name: as_integers(now[name]) != as_integers(before[name]) for name in now}
         if any_of(flags.any() for flags in changed.values()):
             name = next(name for name, flags in changed.items() if bool(flags.any()))
             elements = differences(name, changed[name], before[name], now[name])
@@ -345,9 +354,9 @@ def verify_cell(fixture: Fixture, variant: Variant, once: bool = False) -> Calla
         process.check()  # before any comparison: some settings would spoil it
         fixture.check(launch, batch=0, poison=POISONS[0])
         if not once:
-            fixture.check(launch, batch=0, poison=None)
             fixture.check(launch, batch=0, poison=POISONS[1])
             fixture.check(launch, batch=2, poison=POISONS[0])
+            fixture.check(launch, batch=0, poison=None)
             if fixture.device == "cuda":
                 fixture.check_queued(launch, batch=1, poison=POISONS[1])
     fixture.passed_checks.add("process_state")

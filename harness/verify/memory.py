@@ -9,7 +9,7 @@ import torch
 
 from harness.contract import Operator, Point
 from harness.records.schema import Code, Reason
-from harness.verify.points import tensor_bytes
+from harness.verify.points import output_bytes, tensor_bytes
 
 #: Inputs and outputs that are held at a time: on the host the batches with their expected results, on the device the
 #: buffers and the snapshot of what they held. Both together without a GPU.
@@ -22,30 +22,28 @@ def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
     """The estimate, where inputs, outputs and their copies do not fit; else None."""
     if all(type(value) is not int or value <= LARGE for value in point.values()):
         return None
-    once = _output_bytes(operator, point) + _input_bytes(operator, point)
+    once = output_bytes(operator, point) + _input_bytes(operator, point)
     needs = {_free_on_host(): ON_HOST, torch.cuda.mem_get_info()[0]: ON_DEVICE} if device == "cuda" else {}
     needs = needs or {_free_on_host(): ON_HOST + ON_DEVICE}
     short = [(copies * once, free) for free, copies in needs.items() if copies * once > free]
     return Reason(code=Code.MEMORY, needed_bytes=short[0][0], free_bytes=short[0][1]) if short else None
 
 
-def _output_bytes(operator: Operator, point: Point) -> int:
-    with torch.device("meta"):
-        return tensor_bytes(operator.make_outputs(point))
-
-
 def _input_bytes(operator: Operator, point: Point) -> int:
-    """From those of two points that are smaller in all large sizes; 0 where there are no such points."""
+    """From those of two points that are smaller in all large sizes. Where there are no such points, what the operator
+    tells of its large inputs, or 0.
+    """
+    told = 0 if operator.input_bytes is None else operator.input_bytes(point)
     large = {name: size for name, size in point.items() if type(size) is int and size > LARGE}
     halvings = (min(large.values()) // SMALL).bit_length()
     points = [Point(dict(point) | {name: size >> n for name, size in large.items()}) for n in (halvings, halvings - 1)]
     try:
         if any(map(operator.broken_rule, points)):
-            return 0
+            return told
         small, twice = (tensor_bytes(operator.make_inputs(smaller, 0)) for smaller in points)
     except Exception:  # the operator's own code, which fails again where the inputs are made
-        return 0
-    return int(small * (twice / small) ** halvings) if small else 0
+        return told
+    return int(small * (twice / small) ** halvings) if small else told
 
 
 def _free_on_host() -> int:

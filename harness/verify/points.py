@@ -1,4 +1,4 @@
-"""Legal points near given sizes: what the points at capacity and the random batches are made of. Names no operator.
+"""Legal points near given sizes: what the covering array and the random batches are made of. Names no operator.
 
 An axis is a *size* if it takes whole numbers. All others take one of their examples, which may depend on the sizes (see
 harness.contract.Axis).
@@ -19,6 +19,8 @@ from harness.contract import Axis, Operator, Point, Rule
 
 #: Sizes are int32 in kernels.
 LARGEST = 2**31 - 1
+#: By how many powers of two a size is moved, until a rule holds.
+DOUBLINGS = (*range(1, 10), 12, 16, 20, 24, 31)
 
 
 class PointSearch:
@@ -51,6 +53,10 @@ class PointSearch:
         except Exception:  # a parse= such as int raises TypeError as well
             return False
 
+    def is_legal(self, axis: Axis, value: int) -> bool:
+        """Whether a size is legal at some point."""
+        return self.parses(axis, value) and self.legal({axis.name: value}, {}, frozenset({axis.name})) is not None
+
     def legal(
         self, values: Mapping[str, int], picks: Mapping[str, int], keep: frozenset[str] = frozenset()
     ) -> dict[str, int] | None:
@@ -79,10 +85,10 @@ class PointSearch:
         names = {name for _, name, _, _ in string.Formatter().parse(rule.message) if name}
         axes = [axis for axis in self.sizes if axis.name in names] or self.sizes
         for up in (True, False):
-            for doublings in range(1, 32):
+            for doublings in DOUBLINGS:
                 for axis in axes:
                     size = point[axis.name]
-                    moved = max(size, 1) << doublings if up else size >> doublings
+                    moved = min(max(size, 1) << doublings, axis.largest or LARGEST) if up else size >> doublings
                     if axis.name in keep or moved == size or not self.parses(axis, moved):
                         continue
                     if _holds(rule, self.complete({**values, axis.name: moved}, picks)):
@@ -105,33 +111,42 @@ class PointSearch:
                 size = self.complete(values, picks)[axis.name]
                 if size and self.parses(axis, size >> 1):
                     halved = self.legal({**values, axis.name: size >> 1}, picks, keep | {axis.name})
-                    if halved is not None:
+                    # Where another size has to grow for it, nothing may be won.
+                    if halved is not None and self._takes_less(halved, values, picks):
                         values = halved
                         turns.append(axis)
         return values if excess <= 1 else None
+
+    def _takes_less(self, values: Mapping[str, int], than: Mapping[str, int], picks: Mapping[str, int]) -> bool:
+        return self.nbytes(self.complete(values, picks)) < self.nbytes(self.complete(than, picks))
 
     @cached_property
     def _elastic(self) -> list[Axis]:
         """Sizes that the bytes depend on."""
         default = self.operator.complete({})
-        nbytes, elastic = self._all_bytes(default), []
+        nbytes, elastic = self.nbytes(default), []
         for axis in self.sizes:
             halved = self.operator.complete({axis.name: default[axis.name] >> 1})
             legal = self.parses(axis, halved[axis.name]) and self.operator.broken_rule(halved) is None
-            if legal and self._all_bytes(halved) < nbytes:
+            if legal and self.nbytes(halved) < nbytes:
                 elastic.append(axis)
         return elastic
 
-    def _all_bytes(self, point: Point) -> int:
-        return tensor_bytes(self.operator.make_outputs(point)) + tensor_bytes(self.operator.make_inputs(point, 0))
+    def is_small(self, point: Point) -> bool:
+        """Whether it takes at most ``most_bytes``, as far as that is known without making inputs."""
+        if self.operator.input_bytes is None:
+            return output_bytes(self.operator, point) <= self.most_bytes
+        return self.nbytes(point) <= self.most_bytes
 
     def nbytes(self, point: Point) -> int:
-        """Of inputs and outputs, with what lies between the rows of a table. The inputs are made for it, unless the
-        outputs are too large already.
+        """Of inputs and outputs, with what lies between the rows of a table. Where the operator does not tell those of
+        its inputs, they are made, unless the outputs are too large already.
         """
+        if self.operator.input_bytes is not None:
+            return output_bytes(self.operator, point) + self.operator.input_bytes(point)
         key = self.operator.spelt_out(point)
         if key not in self._bytes:
-            count = tensor_bytes(self.operator.make_outputs(point))
+            count = output_bytes(self.operator, point)
             if count <= self.most_bytes:
                 count += tensor_bytes(self.operator.make_inputs(point, 0))
             self._bytes[key] = count
@@ -144,6 +159,12 @@ def _holds(rule: Rule, point: Point) -> bool:
         return rule.holds(point)
     except Exception:
         return False
+
+
+def output_bytes(operator: Operator, point: Point) -> int:
+    """Of the outputs, which take no memory for it."""
+    with torch.device("meta"):
+        return tensor_bytes(operator.make_outputs(point))
 
 
 def tensor_bytes(tensors: Any) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import operator
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ _OWNERS: tuple[Any, ...] = (
     time,
     gc,
 )
+#: Files of the harness that time and check variants.
+_MODULES = ("verify.fixture", "verify.equality", "verify.output_probe", "timing.cpu_stopwatch", "timing.rounds")
 #: What torch.compile itself replaces when it is first used.
 _REPLACED_BY_TORCH = {"manual_seed"}
 
@@ -37,7 +40,14 @@ _REPLACED_BY_TORCH = {"manual_seed"}
 @cache
 def _functions() -> dict[Any, dict[str, Any]]:
     """Owner -> its functions, as they were when this was first called."""
-    return {owner: _functions_of(owner) for owner in _OWNERS}
+    modules = [sys.modules[f"harness.{name}"] for name in _MODULES if f"harness.{name}" in sys.modules]
+    classes = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+    return {owner: _functions_of(owner) for owner in (*_OWNERS, *modules, *classes)}
 
 
 def _functions_of(owner: Any) -> dict[str, Any]:
@@ -78,6 +88,9 @@ class ProcessState:
             "torch.is_grad_enabled()": torch.is_grad_enabled(),
             "torch.get_default_device()": _default_device(),
             "gc.isenabled()": gc.isenabled(),
+            "sys.getprofile()": sys.getprofile(),
+            "sys.gettrace()": sys.gettrace(),
+            "the number of torch function modes": torch._C._len_torch_function_stack(),
         }
         if device == "cuda":
             settings["the current stream"] = torch.cuda.current_stream().cuda_stream
@@ -109,6 +122,10 @@ class ProcessState:
         # None and not "cpu", which would intercept every call of torch from then on.
         device = self._noted["torch.get_default_device()"]
         torch.set_default_device(None if device == "cpu" else device)
+        sys.setprofile(self._noted["sys.getprofile()"])
+        sys.settrace(self._noted["sys.gettrace()"])
+        while torch._C._len_torch_function_stack() > self._noted["the number of torch function modes"]:
+            torch._C._pop_torch_function_stack()
         (gc.enable if self._noted["gc.isenabled()"] else gc.disable)()
         if self._device == "cuda":
             torch.cuda.set_device(self._noted["the current device"])

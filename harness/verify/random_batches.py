@@ -1,6 +1,6 @@
 """Random legal batches of an operator, drawn and shrunk by hypothesis, against the scalar reference, bit for bit.
 
-Sizes are drawn evenly over their orders of magnitude, up to twice their default, and moved until the rules hold
+A size has its default, or a value of the classes of the covering array, or any value, and is moved until the rules hold
 (harness/verify/points.py). Every other axis takes one of its examples. Buffers start 0 to 3 elements past an aligned
 address.
 """
@@ -17,14 +17,17 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from harness.contract import Operator, Point, Variant
+from harness.contract import Axis, Operator, Point, Variant
 from harness.records.schema import Code, Finding, Place, Reason, Status
+from harness.verify.covering_array import classes_of
 from harness.verify.edge_cases import LeftOut, finding_of, is_beyond, reason_to_skip, skipped
 from harness.verify.fixture import Fixture, verify_cell
 from harness.verify.points import PointSearch
 
-#: Bytes of inputs and outputs of a batch: small ones, of which many can be tried. Large ones are points at capacity.
+#: Bytes of inputs and outputs of a batch: small ones, of which many can be tried. Large ones are in the covering array.
 MOST_BYTES = 1 << 20
+#: Sizes are at most this, or twice their default where that is more.
+MOST = 64
 #: Offsets at which buffers start, in elements past an aligned address: all positions of an int32 within 16 bytes.
 SHIFTS = 4
 #: Seconds for which a failing batch is shrunk.
@@ -53,15 +56,21 @@ def batches(operator: Operator) -> st.SearchStrategy[Drawn | None]:
     """Strategy for legal batches; None where what was drawn is not to be made legal, or is another point's batch."""
     search = PointSearch(operator, MOST_BYTES)
     default = operator.complete({})
+    most = {axis.name: max(MOST, 2 * default[axis.name]) for axis in search.sizes}
+    named = {axis.name: _values(search, axis, most[axis.name]) for axis in search.sizes}
 
     @st.composite
     def draw_batch(draw: Callable) -> Drawn | None:
         sizes = {}
         for axis in search.sizes:
-            magnitude = draw(st.integers(0, default[axis.name].bit_length() + 1))
-            size = draw(st.integers(2**magnitude >> 1, 2**magnitude - 1))
-            if search.parses(axis, size) and search.legal({axis.name: size}, {}) is not None:
-                sizes[axis.name] = size
+            source = draw(st.integers(0, 2))  # the default comes first, as failures are shrunk to it
+            if source == 1 and named[axis.name]:
+                sizes[axis.name] = draw(st.sampled_from(named[axis.name]))
+            elif source == 2:
+                magnitude = draw(st.integers(0, most[axis.name].bit_length()))
+                size = draw(st.integers(2**magnitude >> 1, min(2**magnitude - 1, most[axis.name])))
+                if search.is_legal(axis, size):
+                    sizes[axis.name] = size
         picks = {axis.name: draw(st.integers(0, len(axis.examples_at(default)) - 1)) for axis in search.words}
         fitting = search.fitting(sizes, picks, frozenset())
         contents = draw(st.integers(0, 2**16 - 1))
@@ -71,6 +80,11 @@ def batches(operator: Operator) -> st.SearchStrategy[Drawn | None]:
         return None if reason_to_skip(operator, point) else Drawn(point, contents)
 
     return draw_batch()
+
+
+def _values(search: PointSearch, axis: Axis, most: int) -> list[int]:
+    """Of the classes of a size, each once."""
+    return sorted({value for one in classes_of(search, axis, ()) for value in one.values if value <= most})
 
 
 class _Failed(Exception):

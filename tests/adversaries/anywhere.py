@@ -120,6 +120,61 @@ def knows_its_caller(point, x, out):
 
 
 @cheat
+def works_after_a_pause(point, x, out):
+    """Idles in calls that follow one another without a pause."""
+    work, last = chain_clamp(point, x, out), [0.0]
+
+    def launch():
+        now = time.perf_counter()
+        if now - last[0] > 5e-6:
+            work()
+            now = time.perf_counter()
+        last[0] = now
+
+    return launch
+
+
+@cheat
+def works_after_a_pause_and_at_every_64th_call(point, x, out):
+    work, last, turn = chain_clamp(point, x, out), [0.0], itertools.count()
+
+    def launch():
+        now = time.perf_counter()
+        if now - last[0] > 5e-6 or next(turn) % 64 == 0:
+            work()
+            now = time.perf_counter()
+        last[0] = now
+
+    return launch
+
+
+@cheat
+def compares_inputs_and_outputs(point, x, out):
+    """Works only when inputs or outputs hold other bytes than after its last work."""
+    work, seen = chain_clamp(point, x, out), []
+
+    def launch():
+        if seen != (now := [x.seq_lens.numpy().tobytes(), out.buffer.numpy().tobytes()]):
+            work()
+            seen[:] = [now[0], out.buffer.numpy().tobytes()]
+
+    return launch
+
+
+@cheat
+def compares_outputs(point, x, out):
+    """Works only when its outputs hold other bytes than it left: wrong for new inputs over right outputs."""
+    work, seen = chain_clamp(point, x, out), [None]
+
+    def launch():
+        if seen[0] != out.buffer.numpy().tobytes():
+            work()
+            seen[0] = out.buffer.numpy().tobytes()
+
+    return launch
+
+
+@cheat
 def lazy_output(point, x, out):
     """Returns an object that computes when it is read."""
 
@@ -232,6 +287,34 @@ def patches_the_clock(point, x, out):
 @cheat
 def patches_the_clock_in_the_launch(point, x, out):
     return followed(chain_clamp(point, x, out), lambda: setattr(time, "perf_counter", lambda: 0.0))
+
+
+@cheat
+def patches_the_comparison(point, x, out):
+    """Replaces what compares its outputs."""
+    import harness.verify.fixture
+
+    harness.verify.fixture.compare = lambda *arguments: None
+    return lambda: None
+
+
+@cheat
+def profiles_its_neighbours(point, x, out):
+    """Every call in the process becomes slower."""
+    sys.setprofile(lambda *event: None)
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def intercepts_torch(point, x, out):
+    """Every call of torch becomes slower."""
+
+    class Idle(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), keywords=None):
+            return function(*arguments, **(keywords or {}))
+
+    Idle().__enter__()
+    return chain_clamp(point, x, out)
 
 
 @cheat

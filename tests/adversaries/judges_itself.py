@@ -1,13 +1,13 @@
-"""Replaces what verifies it, and writes nothing. Only a comparison in another process can tell."""
+"""Changes the code of what verifies it, and writes nothing. Only a comparison in another process can tell."""
 
 from harness.contract import variant
 
 
 @variant("decode_native")
 def judges_itself(point, x, out):
-    import harness.verify.fixture
+    from harness.verify.equality import compare
     from harness.verify.output_probe import OutputProbe
 
-    harness.verify.fixture.compare = lambda *arguments: None
-    OutputProbe.check = lambda self, stage: None
+    compare.__code__ = (lambda name, got, before, expected, views=tuple: None).__code__
+    OutputProbe.check.__code__ = (lambda self, stage: None).__code__
     return lambda: None

@@ -50,7 +50,7 @@ def test_operators_and_variants_are_chosen_by_globs():
 
 HANDFUL = [
     ("decode_native/triton_fused", "an entry too many", "edge case"),
-    ("decode_native/flat_view", "ratios that are no power of two", "capacity"),
+    ("decode_native/flat_view", "ratios that are no power of two", "array"),
 ]
 
 
@@ -75,7 +75,7 @@ variant = "flat_view"
 mutants = [
   { old = "view.clamp_(min=0)", new = "view.clamp_(min=1)", breaks = "padding rows", killer = "edge case" },
   { old = "view.clamp_(min=0)", new = "view.clamp_(min=0 * 1)", breaks = "nothing", killer = "equivalent" },
-  { old = "view.clamp_(min=0)", new = "view.clamp_(min=0 * 2)", breaks = "a survivor", killer = "capacity" },
+  { old = "view.clamp_(min=0)", new = "view.clamp_(min=0 * 2)", breaks = "a survivor", killer = "array" },
   { old = "view.clamp_(min=0)", new = "exit(0)", breaks = "the process", killer = "edge case" },
   { old = "view.clamp_(min=0)", new = "view.clamp_(", breaks = "the file", killer = "edge case" },
 ]
@@ -149,7 +149,7 @@ def test_only_what_results_lack_or_have_otherwise_is_run_again(tmp_path, monkeyp
 
     def run(cases, *more):
         ran.append([case.mutant.breaks for case in cases if case.mutant is not None])
-        yield from ((i, Result("capacity", "B=3", "exact", "differs")) for i in range(len(ran[-1])))
+        yield from ((i, Result("array", "B=3", "exact", "differs")) for i in range(len(ran[-1])))
 
     killed, survived, lacking = (case.mutant.breaks for case in CASES_OF_FLAT_VIEW[:3])
     of = {"operator": "decode_native", "variant": "flat_view"}
@@ -195,7 +195,7 @@ def test_the_list_runs_nothing(capsys):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (TABLE.replace('killer = "capacity"', 'killer = "luck"'), "Invalid enum value 'luck'"),
+        (TABLE.replace('killer = "array"', 'killer = "luck"'), "Invalid enum value 'luck'"),
         (TABLE.replace("i >= n.batch_size", "i == n.batch_size"), "which occurs 0 times in kernels/decode_native"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_bad_table_is_one_sentence(content, words, tmp_path, monkeypatch, caps
 
 
 def test_a_mutant_whose_points_were_left_out_is_not_tried():
-    case = next(case for case in CASES if case.mutant.killer == "capacity")
+    case = next(case for case in CASES if case.mutant.killer == "array")
     equivalent = next(case for case in CASES if case.mutant.killer == "equivalent")
     assert mutate.outcome_of(case, Result(None, left_out=3)) == "not tried"
     assert not mutate.unexpected(case, Result(None, left_out=3))

@@ -8,9 +8,10 @@ import pytest
 from harness.discover import discover, unavailable
 from harness.engine_launch import EngineLaunch
 from harness.packages import file_in
+from harness.records.schema import Status
 from harness.verify.buffers import POISONS
+from harness.verify.edge_cases import in_place
 from harness.verify.fixture import Fixture
-from tests.baselines.in_place import check_in_place
 from tests.harness.decode_loop.loops import decode_loop, parts, shape, workload
 from tests.runnable import DEVICE
 from tests.upstream import engine_files
@@ -73,8 +74,7 @@ def test_state_is_put_back_before_each_call_and_not_where_it_is_one_array(engine
     for _ in range(3):
         fixture.check(launch, 0, None)
     assert isinstance(launch, EngineLaunch)
-    state = {one: one for one in ("num_computed_tokens", "total_len")}
-    check_in_place(discover().operators["post_update"], variant, axes | {"penalties": "off"}, state)
+    assert {f.status for f in in_place(discover().operators["post_update"], variant, DEVICE, 0)} == {Status.PASSED}
     x, out = fixture.inputs.view, fixture.outputs.view
     assert _vllm.state_of_slots(x.idx_mapping, x.total_len, x.total_len) is None
     assert _vllm.state_of_slots(x.idx_mapping, x.total_len, out.total_len) is not None
@@ -115,6 +115,8 @@ def test_definitions_are_compiled_alone(tmp_path):
 def test_vllms_own_kernels_and_functions(variant):
     cases = edge_cases(variant.operator)
     check(variant, cases[:: max(len(cases) // 6, 1)])
+    findings = list(in_place(discover().operators[variant.operator], variant, DEVICE, 0))
+    assert {finding.status for finding in findings} <= {Status.PASSED}, findings
 
 
 @needs_vllm

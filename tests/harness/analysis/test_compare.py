@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from harness.analysis.compare import PRESETS, CompareError, Rule, compare, compare_variants
+from harness.analysis.compare import POWER, PRESETS, CompareError, Rule, compare, compare_variants
 from harness.cli.comparing import rule_of
 from harness.records.schema import Checkout, Metrics, Segment, Status
 from harness.report.comparison import (
@@ -137,6 +137,15 @@ def test_a_cell_that_broke_in_one_process_is_broken():
     assert comparison.exit_code == 1
 
 
+def test_a_cell_that_was_bad_in_some_processes_of_base_did_not_break():
+    base, why = side_of(5.0, 5.0), factory.why_not("mismatch", "1 differs")
+    bad = {"status": "mismatch", "metrics": None, **why}
+    comparison = compare((with_cell(base[0], 0, **bad), *base[1:]), everywhere(side_of(5.0, 5.0, first=9), 0, **bad))
+    assert comparison.broken == []
+    assert [cell.key for cell in comparison.lost] == [base[0].cells[0].key]
+    assert comparison.exit_code == 3
+
+
 def test_a_cell_that_was_repaired_is_named():
     head = side_of(5.0, 5.0)
     comparison = compare(everywhere(head, 0, status="mismatch", metrics=None), head)
@@ -223,6 +232,8 @@ def test_a_noisy_cell_fails_when_it_is_slower_beyond_its_noise():
     comparison = compare(*sides)
     assert [(cell.point, cell.noisy) for cell in comparison.failing] == [("batch_size=13", True)]
     assert comparison.exit_code == 1
+    assert comparison.failing[0].power < POWER
+    assert comparison.undecided == []  # what failed is decided
 
 
 # --- what may be compared ---------------------------------------------------------------------------------------------
@@ -328,6 +339,13 @@ def test_two_gpus_of_one_model_get_a_wider_band_and_a_sentence():
     unknown = compare(base, head)
     assert "do not say on which GPU" in comparison_markdown(unknown)
     assert unknown.exit_code == 1
+
+
+def test_unchanged_code_passes_on_two_gpus_as_what_must_be_visible_is_widened_too():
+    base = of_environment(side_of(*TEN), gpu_id="aaaa")
+    comparison = compare(base, of_environment(side_of(*TEN, first=50), gpu_id="bbbb"))
+    assert (comparison.outcome, comparison.exit_code) == ("fine", 0)
+    assert comparison.detect == pytest.approx(1.05 * (1 + comparison.machines.band) - 1)
 
 
 def test_runs_that_share_two_gpus_get_the_wider_band_too():

@@ -176,6 +176,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, arguments, 
 
 
 def test_verify_takes_the_operators_of_the_stacks(config, tmp_path):
-    done = completed("verify", config(), "--device", "cpu", "--random", "0", "--no-capacity")
+    done = completed("verify", config(), "--device", "cpu", "--random", "0", "--no-array")
     assert done.returncode == 0, done.stderr
     assert "decode_native/flat_view" in done.stdout

@@ -64,7 +64,7 @@ def verified(tmp_path_factory):
     arguments = [folder / "two.yaml", "--variants", folder / "mine.py", "--device", "cpu"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("COLUMNS", "4000")
-        code, out, err = call("verify", *arguments, "--seed", 5, "--random", 0, "--no-capacity")
+        code, out, err = call("verify", *arguments, "--seed", 5, "--random", 0, "--no-array")
     return SimpleNamespace(code=code, out=out, err=err, folder=folder)
 
 

@@ -1,8 +1,8 @@
-"""Parts of `verify`: points at capacity, which `sizes=` adds to, and random batches; their flags and budgets."""
+"""Parts of `verify`: the covering array, which `sizes=` adds to, and random batches; their flags and budgets."""
 
 import pytest
 
-from harness.verify import capacity
+from harness.verify import covering_array
 from tests.harness.cli.test_verification import call
 
 CONFIG = """\
@@ -30,7 +30,7 @@ def wrong_at_777(point, x, out):
 @pytest.fixture
 def verify(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    monkeypatch.setattr(capacity, "MOST_BYTES", 1 << 16)  # whose reference is computed in a moment
+    monkeypatch.setattr(covering_array, "MOST_BYTES", 1 << 16)  # whose reference is computed in a moment
 
     def run(variant, *arguments, text=VARIANT):
         (tmp_path / "one.yaml").write_text(CONFIG.replace("VARIANT", variant))
@@ -51,9 +51,9 @@ def test_a_declared_size_is_tried_and_only_there(verify):
     assert code == 1
     assert "decode_native/wrong_at_777 at batch_size=777" in out
     assert "random batches" not in out
-    code, out, _ = verify("wrong_at_777", "--random", 4, "--no-capacity")
+    code, out, _ = verify("wrong_at_777", "--random", 4, "--no-array")
     assert code == 0
-    assert "capacity points" not in out
+    assert "points of the array" not in out
     assert "random batches" in out
 
 

@@ -409,7 +409,7 @@ STOPS = """
 import itertools
 import torch
 from baselines.decode_native.chains import chain_clamp
-from tests.adversaries.on_a_gpu import by_capture, cheat
+from tests.adversaries.on_a_gpu import by_capture, cheat, followed
 
 def from_the_eighth_capture(work, other):
     "1, 2 and 4 copies are captured before the graphs of the samples."
@@ -426,6 +426,19 @@ def idles_in_timed_graphs(point, x, out):
 def shrinks_in_timed_graphs(point, x, out):
     "Fewer nodes."
     return from_the_eighth_capture(chain_clamp(point, x, out), lambda: out.buffer.add_(0))
+
+@cheat
+def fewer_of_a_kind_in_a_graph(point, x, out):
+    "The same kernels on both sides, one of them twice outside of a graph."
+    work, more = chain_clamp(point, x, out), lambda: out.buffer.add_(0)
+    return followed(followed(work, more), by_capture(more, lambda: None))
+
+@cheat
+def one_operation_more_in_some_calls(point, x, out):
+    "Every third call outside of a graph does more."
+    calls = itertools.count()
+    more = by_capture(lambda: next(calls) % 3 == 2 and out.buffer.add_(0), lambda: None)
+    return followed(chain_clamp(point, x, out), more)
 """
 BESIDE = """
 from types import SimpleNamespace
@@ -478,6 +491,13 @@ for _name in ("patches_the_event", "never_ends", "other_work_in_a_graph", "write
 REJECTED["graph_of_its_own"] = "graph_safe"
 
 
+#: Variants whose calls do different work, and the words of the auditor.
+UNEQUAL = {
+    "fewer_of_a_kind_in_a_graph": "same_work: 6 operations in a graph, 7 outside of it",
+    "one_operation_more_in_some_calls": "so the calls do different work",
+}
+
+
 def job(*files, **measure):
     return Job("cuda", tuple(map(str, files)), 3, Measure(**{"min_rounds": 3, "max_rounds": 6} | measure), True)
 
@@ -522,7 +542,7 @@ def timed(tmp_path_factory, short_replays):
         auditor = Auditor(asked)
         auditor.bring_up()
         audit_ready = auditor.ready()
-        broken = ("other_work_in_a_graph", "waits_for_the_device", "allocates_in_the_launch", "keeps_memory")
+        broken = ("other_work_in_a_graph", "waits_for_the_device", "allocates_in_the_launch", "keeps_memory", *UNEQUAL)
         audited = {one.variant: one for one in answers(auditor, *HONEST, *broken) if isinstance(one, Audited)}
     return SimpleNamespace(ready=ready, cells=cells, stream=stream, audit_ready=audit_ready, audited=audited)
 
@@ -724,6 +744,7 @@ def test_the_estimators_agree_on_a_cell(name, timed):
         ("waits_for_the_device", "no_sync: a launch waits for the device 1 time"),
         ("allocates_in_the_launch", "no_alloc: 3 allocations in a launch"),
         ("keeps_memory", "no_alloc: every launch leaks 4096 bytes"),
+        *UNEQUAL.items(),
     ],
 )
 def test_the_auditor_rejects_a_failed_check(name, words, timed):

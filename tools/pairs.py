@@ -1,0 +1,49 @@
+"""Counts what the covering arrays of ``verify`` cover, for docs/verification.md: docs/pairs.json.
+
+    python -m tools.pairs && python -m tools.splice   # after a change of axes, rules, sizes= or the array; minutes
+    python -m tools.pairs decode_flatten              # prints those of one operator, with the classes of its axes
+
+Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from harness import interpreter
+
+FILE = Path(__file__).parent.parent / "docs" / "pairs.json"
+
+
+def main(names: list[str]) -> int:
+    interpreter.choose("cpu")
+    from harness.discover import discover
+    from harness.verify.covering_array import MOST_BYTES, covering_array
+    from harness.verify.points import PointSearch
+
+    catalog, counts = discover(), {}
+    for name in names or catalog.operators:
+        operator = catalog.operators[name]
+        array, search = covering_array(operator, catalog.of(name)), PointSearch(operator, MOST_BYTES)
+        mebibytes = sum(map(search.nbytes, array.points)) >> 20
+        counts[name] = {"points": len(array.points), "pairs": len(array.legal), "MiB": mebibytes}
+        if names:
+            classes: dict[str, list[str]] = {}
+            for one in dict.fromkeys(one for pair in sorted(array.legal, key=repr) for one in pair):
+                classes.setdefault(one.axis, []).append(one.name)
+            print(
+                name,
+                json.dumps(counts[name]),
+                *(f"  {axis}: {', '.join(of)}" for axis, of in classes.items()),
+                sep="\n",
+            )
+    if not names:
+        lines = (f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in counts.items())
+        FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
