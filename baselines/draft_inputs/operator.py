@@ -41,6 +41,7 @@ from baselines.draft_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
+from baselines.workloads.written import Written, as_arrays
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
 DRAFT_PASS = Axis(
@@ -183,12 +184,8 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     rows, capacity, most, k = len(x.seq_lens), point.max_num_seqs, point.max_model_len, point.next_n - 1
-    value = {name: torch.zeros_like(buffer) for name, buffer in views(point, make_outputs(point)).items()}
-    kept = {name: torch.ones(buffer.shape, dtype=torch.bool) for name, buffer in value.items()}
-
-    def put(name: str, place: object, content: object) -> None:
-        value[name][place], kept[name][place] = content, False
-
+    x, written = as_arrays(x), Written(views(point, make_outputs(point)))
+    put = written.put
     advance, starts = int(point.advance == "yes"), x.query_start_loc.tolist()
     for b in range(rows):
         length, rejected = int(x.seq_lens[b]), int(x.num_rejected[b])
@@ -213,8 +210,8 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             put("positions", b, min(p + 1, most - 1) if advance else p)
             put("seq_lens", b, min(length - rejected + 1, most) if advance else length - rejected)
         else:
-            put("draft_tokens", (b, int(x.current_draft_step)), x.sampled[b])
-            if int(x.current_draft_step) == k - 1:
+            put("draft_tokens", (b, int(x.current_draft_step[0])), x.sampled[b])
+            if int(x.current_draft_step[0]) == k - 1:
                 continue
             p, n = int(x.positions_before[b]), int(x.seq_lens_before[b])
             put("input_ids", b, x.sampled[b])
@@ -229,7 +226,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     if point.draft_pass == "first":
         put("last_token_indices", slice(rows, capacity), 0)
         put("current_draft_step", 0, 0)
-    return {name: Expected(value[name], kept[name]) for name in value}
+    return written.expected()
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:

@@ -29,6 +29,7 @@ from baselines.gather_block_tables.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
+from baselines.workloads.written import as_arrays
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 WINDOW = Axis(
@@ -129,7 +130,10 @@ def _null_columns(x: Inputs, g: int, s: int) -> int:
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     value = torch.zeros_like(x.tables)
     untouched, may_keep = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
-    parts = [slots.group_tables(point, flat) for flat in (x.tables, value, untouched, may_keep)]
+    parts = [
+        [table.numpy() for table in slots.group_tables(point, flat)] for flat in (x.tables, value, untouched, may_keep)
+    ]
+    x = as_arrays(x)
     for g, (source, table, kept, not_read) in enumerate(zip(*parts, strict=True)):
         for b, s in enumerate(x.idx_mapping.tolist()):
             null, owned = _null_columns(x, g, s), int(x.num_blocks[g, s])

@@ -36,9 +36,9 @@ from baselines.mamba_align_step.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.context_lengths import plain
-from baselines.workloads.decode_batch import int32
 from baselines.workloads.integers import cdiv
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
+from baselines.workloads.written import Written, as_arrays
 from harness.contract import Axis, Expected, Operator, Point
 
 PHASE = Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which end of a step this is")
@@ -170,15 +170,11 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    outputs = {name: buffer for name, buffer in vars(make_outputs(point)).items() if buffer is not None}
-    value = {name: torch.zeros_like(buffer) for name, buffer in outputs.items()}
-    kept = {name: torch.ones(buffer.shape, dtype=torch.bool) for name, buffer in outputs.items()}
-
-    def put(name: str, place: object, content: object) -> None:
-        value[name][place], kept[name][place] = content, False
+    x, written = as_arrays(x), Written(vars(make_outputs(point)))
+    put = written.put
 
     def move(b: int, *columns: int) -> None:
-        put("moves", b, int32(columns))
+        put("moves", b, columns)
 
     size, before = point.mamba_block_size, point.phase == "before_forward"
     for b, s in enumerate(x.idx_mapping.tolist()):
@@ -216,7 +212,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             if frozen and (to != old or aligned > running):
                 move(b, old, to, aligned - running)
             put("num_accepted_tokens", s, 1 if frozen and to == old else count)
-    return {name: Expected(value[name], kept[name]) for name in outputs}
+    return written.expected()
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:

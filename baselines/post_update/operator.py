@@ -38,6 +38,7 @@ from baselines.post_update.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
+from baselines.workloads.written import Written, as_arrays
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 #: int64 between two rows of the sampler's tokens that are no tokens.
@@ -191,15 +192,10 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    out = make_outputs(point)
-    names = [name for name, buffer in vars(out).items() if buffer is not None]
-    value = {name: torch.zeros_like(getattr(out, name)) for name in names}
-    kept = {name: torch.ones(value[name].shape, dtype=torch.bool) for name in names}
+    x, written = as_arrays(x), Written(vars(make_outputs(point)))
+    put = written.put
     not_read = torch.zeros(point.max_num_seqs, dtype=torch.bool)
     history = "all_token_ids_device" if point.memory == "device" else "all_token_ids_host"
-
-    def put(name: str, place: object, content: object) -> None:
-        value[name][place], kept[name][place] = content, False
 
     for b, s in enumerate(x.idx_mapping.tolist()):
         ns = nr = 0
@@ -232,8 +228,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
                 )
         if x.new_drafts is not None:
             put("draft_tokens", s, x.new_drafts[b])
-    may_keep = {"num_sampled": not_read, "num_rejected": not_read}
-    return {name: Expected(value[name], kept[name], may_keep.get(name)) for name in names}
+    return written.expected(may_keep={"num_sampled": not_read, "num_rejected": not_read})
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:

@@ -36,6 +36,7 @@ from baselines.step_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
+from baselines.workloads.written import Written, as_arrays
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 #: Token ids are below.
@@ -194,12 +195,8 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    value = {name: torch.zeros_like(buffer) for name, buffer in vars(make_outputs(point)).items()}
-    kept = {name: torch.ones(buffer.shape, dtype=torch.bool) for name, buffer in value.items()}
-
-    def put(name: str, place: object, content: object) -> None:
-        value[name][place], kept[name][place] = content, False
-
+    x, written = as_arrays(x), Written(vars(make_outputs(point)))
+    put, value = written.put, written.value
     new, starts, cu = point.new_tokens, x.query_start_loc.tolist(), x.cu_num_logits.tolist()
     put("seq_lens", slice(len(x.idx_mapping), None), 0)
     for b, s in enumerate(x.idx_mapping.tolist()):
@@ -228,7 +225,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             put("logit_positions", cu[b] + i, value["positions"][t])
             in_prompt = i > 0 and value["positions"][t] - i < prompt
             put("draft_sampled", cu[b] + i, -1 if in_prompt else value["input_ids"][t])
-    return {name: Expected(value[name], kept[name]) for name in value}
+    return written.expected()
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
