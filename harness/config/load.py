@@ -285,13 +285,14 @@ def or_shipped(path: str) -> str:
 
 
 def _nearest_file(path: Path) -> str:
-    """The nearest file beside a missing one, or name of one of the suite."""
+    """The nearest name beside a missing file, or in configs/ of this suite."""
     files = {file.stem: file for folder in (CONFIGS, path.parent) for file in sorted(folder.glob("*.yaml"))}
     near = difflib.get_close_matches(path.stem, files, n=1)
-    if not near:
-        return "; see configs/ for examples"
-    file = files[near[0]]
-    return f"; did you mean {file.stem if file.parent == CONFIGS else min(str(file), relpath(file), key=len)}?"
+    return (
+        f"; did you mean {min(str(files[near[0]]), relpath(files[near[0]]), key=len)}?"
+        if near
+        else "; see configs/ for examples"
+    )
 
 
 def _yaml_problem(error: Exception) -> str:
