@@ -21,6 +21,7 @@ FIGURES = (
     "speedup",
     "roofline",
     "itl_tpot",
+    "generations",
     "calibration",
     "loop_delta",
     "loop_itl",

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Draw every picture of the documents anew from results/reference/, and write the measured parts of the documents.
 set -euo pipefail
+shopt -s extglob
 cd "$(dirname "$0")/.."
 H200=results/reference/nvidia-h200 H100=results/reference/nvidia-h100 PLOTS=results/reference/plots
 plot() { python bench.py plot "$@" > /dev/null; }
@@ -16,6 +17,8 @@ plot $H200/decode_loop_mamba.jsonl --out $PLOTS/decode_loop_mamba
 plot $H200/decode_loop_whole_step.jsonl --out $PLOTS/decode_loop_whole_step
 plot $H200/full.jsonl $H100/full.jsonl --by gpu --out $PLOTS/by_gpu --only "decode_*/*_fused/*" \
     --only "paged_mqa_schedule/*_fused/*" --only "decode_step/cuda_sequence/*"
+# every GPU
+plot $H200/full.jsonl results/reference/!(nvidia-h200)/full.jsonl --by gpu --out $PLOTS/full
 plot $H200/profiles/nsys --out $PLOTS/profile
 git clean -qf $PLOTS # pictures that no document shows
 python -m tools.splice

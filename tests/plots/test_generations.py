@@ -1,0 +1,151 @@
+"""What another GPU changes: rows of operators, lines of GPUs, gaps where a GPU lacks an operator."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.text import Text
+
+from harness.analysis.stats import median_us
+from harness.records.file import read_run
+from plots import draw_all, generations
+from plots._by_gpu import COLOURS
+from tests import factory
+from tests.plots.test_plots import overlaps
+
+REFERENCE = Path(__file__).parents[2] / "results/reference"
+B200 = factory.gpu_environment("NVIDIA B200", "Blackwell", "sm_100")
+
+
+def scaled(run, environment, factor, without=()):
+    """The run as another GPU might have recorded it."""
+
+    def times(by_count):
+        return {count: [factor * us for us in of_count] for count, of_count in by_count.items()}
+
+    cells = []
+    for cell in run.cells:
+        if cell.metrics is not None:
+            faster = {"graph_us": times(cell.metrics.graph_us), "stream_us": times(cell.metrics.stream_us)}
+            cell = msgspec.structs.replace(cell, metrics=msgspec.structs.replace(cell.metrics, **faster))
+        if cell.operator not in without:
+            cells.append(cell)
+    header = msgspec.structs.replace(run.header, environment=environment)
+    return msgspec.structs.replace(run, header=header, cells=cells)
+
+
+def operators(ax):
+    return [label.get_text().split("\n")[0] for label in ax.get_yticklabels()]
+
+
+def lines(ax):
+    """Colour of a GPU -> operator -> times of the baseline and of the variant, as drawn."""
+    found, row = {}, ax.get_ylim()[0] / len(operators(ax))
+    for line in ax.get_lines():
+        colour = to_hex(line.get_color()).upper()
+        if colour in COLOURS and len(line.get_xdata()) == 2:
+            operator = operators(ax)[int(line.get_ydata()[0] / row)]
+            found.setdefault(colour, {})[operator] = tuple(line.get_xdata())
+    return found
+
+
+def numbers(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+@pytest.fixture(scope="module")
+def hopper():
+    """The same operators of the two records."""
+    return [read_run(REFERENCE / f"nvidia-{gpu}/full.jsonl") for gpu in ("h100", "h200")]
+
+
+@pytest.fixture(scope="module")
+def of_two(hopper):
+    return generations.figure(hopper)
+
+
+def test_h100_beside_h200_at_the_point_of_the_readme(hopper, of_two):
+    drawn = lines(of_two.axes[0])
+    assert list(drawn) == list(COLOURS[:2])
+    names = {cell.operator for cell in hopper[0].cells}
+    for colour, run in zip(drawn, hopper, strict=True):
+        assert set(drawn[colour]) == names
+        cells = {
+            cell.variant: median_us(cell, "gpu_us")
+            for cell in run.cells
+            if cell.operator == "decode_step" and cell.point == "batch_size=128,context_len=uniform(4096;8192)"
+        }
+        assert drawn[colour]["decode_step"] == pytest.approx((cells["op_chain"], cells["cuda_replayed"]))
+    assert overlaps(of_two) == []
+
+
+def test_the_longest_chains_are_above(of_two):
+    h100, h200 = lines(of_two.axes[0]).values()
+    means = [(h100[name][0] * h200[name][0]) ** 0.5 for name in operators(of_two.axes[0])]
+    assert means == sorted(means, reverse=True)
+
+
+def test_itl_is_modelled_from_device_time(hopper, of_two):
+    """The H100's host was slower; with eager_us it would decide."""
+    times, itl = of_two.axes
+    bars = {}
+    for bar in itl.patches:
+        bars.setdefault(to_hex(bar.get_facecolor()).upper(), []).append(-bar.get_width())
+    h100, h200 = bars[COLOURS[0]], bars[COLOURS[1]]
+    assert len(h100) == len(h200) == len(operators(times)) - 1  # not the prefill's
+    assert all(1 < one / other < 1.2 for one, other in zip(h100, h200, strict=True))
+    assert numbers(itl).count("prefill") == 1
+
+
+def test_a_third_generation_with_a_gap(hopper):
+    h100, h200 = hopper
+    figure = generations.figure([h100, h200, scaled(h200, B200, 0.5, without=("decode_native", "decode_step"))])
+    times, _ = figure.axes
+    drawn = lines(times)
+    assert list(drawn) == list(COLOURS[:3])
+    of_b200, of_h200 = drawn[COLOURS[2]], drawn[COLOURS[1]]
+    assert set(of_h200) - set(of_b200) == {"decode_native", "decode_step"}
+    assert all(ends == pytest.approx([us / 2 for us in of_h200[name]]) for name, ends in of_b200.items())
+    assert overlaps(figure) == []
+
+
+def test_an_operator_that_only_the_first_gpu_lacks_has_no_percentages(hopper):
+    h100, h200 = hopper
+    ampere = factory.gpu_environment("NVIDIA A100-SXM4-80GB", "Ampere", "sm_80")
+    figure = generations.figure([h200, scaled(h100, ampere, 2.0, without=("step_inputs",))])
+    times, _ = figure.axes
+    drawn = lines(times)
+    assert "step_inputs" in drawn[COLOURS[1]]
+    assert "step_inputs" not in drawn[COLOURS[0]]
+    compared = [text for text in numbers(times) if re.search(r"\(−\d+ %\)", text)]
+    assert len(compared) == 2 * len(drawn[COLOURS[0]])
+
+
+def test_a_variant_that_failed_on_one_gpu_gives_way_to_one_of_both():
+    h200, h100 = factory.sweep_run(), factory.sweep_run(factory.gpu_environment("NVIDIA H100"))
+    cells = [
+        msgspec.structs.replace(cell, status="failed", metrics=None) if cell.variant == "cuda_fused" else cell
+        for cell in h100.cells
+    ]
+    labels = [label.get_text() for label in generations.figure([h200, h100]).axes[0].get_yticklabels()]
+    assert all(label.endswith("→ cuda_fused") for label in labels)
+    figure = generations.figure([h200, msgspec.structs.replace(h100, cells=cells)])
+    assert all(label.get_text().endswith("→ triton_fused") for label in figure.axes[0].get_yticklabels())
+
+
+def test_without_a_serving_model_there_are_only_times(hopper):
+    config = hopper[0].header.config | {"itl_tpot": None}
+    headers = [msgspec.structs.replace(run.header, config=config) for run in hopper]
+    figure = generations.figure(
+        [msgspec.structs.replace(run, header=header) for run, header in zip(hopper, headers, strict=True)]
+    )
+    assert len(figure.axes) == 1
+    assert not any("ITL" in text.get_text() for text in figure.findobj(Text))
+
+
+def test_one_gpu_has_none(hopper, tmp_path):
+    assert generations.figure(hopper[:1]) is None
+    assert generations.figure([hopper[0], factory.sweep_run(factory.cpu_environment())]) is None
+    assert draw_all(hopper, tmp_path, by="gpu", figures=["generations"])
