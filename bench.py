@@ -74,11 +74,20 @@ def parser() -> Parser:
     return top
 
 
+CONFIG_HELP = "a YAML file, or the name of one in configs/"
+
+
+def _config(path: str) -> str:
+    from harness.config.load import or_shipped
+
+    return or_shipped(path)
+
+
 # --- options of each command ------------------------------------------------------------------------------------------
 
 
 def _run_options(run: argparse.ArgumentParser) -> None:
-    run.add_argument("configs", metavar="CONFIG", nargs="+", help="YAML files, see configs/: a run for each")
+    run.add_argument("configs", metavar="CONFIG", nargs="+", type=_config, help=f"{CONFIG_HELP}; a run for each")
     _add_sweep_options(run)
     _add_baseline(run)
     run.add_argument("--plan", action="store_true", help="print the key of every cell and stop; touches no GPU")
@@ -402,7 +411,7 @@ def _add_device(command: argparse.ArgumentParser) -> None:
 
 
 def _add_config(command: argparse._ActionsContainer, **more: Any) -> None:
-    command.add_argument("config", metavar="CONFIG", help="a YAML file, see configs/", **more)
+    command.add_argument("config", metavar="CONFIG", type=_config, help=CONFIG_HELP, **more)
 
 
 def _add_sweep_options(command: argparse.ArgumentParser) -> None:
@@ -539,7 +548,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help", "--version"):
         near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
-        if near and not Path(arguments[0]).exists():
+        if near and not Path(_config(arguments[0])).exists():
             print(f"error: no command and no file {arguments[0]!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
         arguments.insert(0, "run")

@@ -69,7 +69,7 @@ def test_no_file_of_the_packages_is_missing(installed):
 @full
 def test_it_measures_a_shipped_configuration(installed, tmp_path):
     only = ["--only", "decode_native/*/batch_size=1,*", "--no-plots", "--out", "out", "--device", "cpu"]
-    code, out, err = run(installed, tmp_path, installed / "configs" / "smoke.yaml", *only)
+    code, out, err = run(installed, tmp_path, "smoke", *only)
     assert code == 0, err
     assert "compiled for sm_80, sm_89, sm_90, sm_100, sm_103, sm_120: decode_native.cu" in out
     assert {cell.status for cell in read_run(tmp_path / "out" / "run.jsonl").cells} == {"passed", "unavailable"}

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from os.path import relpath
+from os.path import exists, relpath
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -272,6 +272,16 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
     return data, lines
+
+
+def or_shipped(path: str) -> str:
+    """The configuration that ``mtp3``, ``mtp3.yaml`` or ``configs/mtp3.yaml`` names in any folder: where no file has
+    that path, the suite's own.
+    """
+    for file in CONFIGS.glob("*.yaml"):
+        if path in (file.stem, file.name, f"configs/{file.name}") and not exists(path):
+            return str(file)
+    return path
 
 
 def _nearest_file(path: Path) -> str:

@@ -75,10 +75,11 @@ def layout(value: object) -> tuple[int, int]:
 def assertions(struct: str, made: tuple, dtypes: dict[str, torch.dtype]) -> list[str]:
     """That the struct has the fields of a bundle and nothing behind them. dtypes: of its tensors."""
     lines, offset = [], 0
+    # __INTADDR__: NVRTC 13.0, which torch brings along, has no __builtin_offsetof.
     for name, value in zip(made._fields, made, strict=True):
         size, aligned = layout(value)
         offset = -(-offset // aligned) * aligned
-        lines.append(f'static_assert(__builtin_offsetof({struct}, {name}) == {offset}, "offset of {name}");')
+        lines.append(f'static_assert(__INTADDR__(&(({struct}*)0)->{name}) == {offset}, "offset of {name}");')
         if isinstance(value, int):
             lines.append(f'static_assert(same<decltype({struct}::{name}), int>, "{name} is an int");')
         elif name in dtypes:

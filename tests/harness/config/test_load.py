@@ -324,6 +324,17 @@ def test_a_missing_file_is_named_with_the_nearest_one(capsys, tmp_path):
     assert refused(capsys, None).endswith("did you mean c2.yaml?")
 
 
+@pytest.mark.parametrize("name", ["native", "native.yaml", "configs/native.yaml"])  # the command is not taken for gate
+def test_a_shipped_configuration_is_found_by_name_in_any_folder(name, capsys, tmp_path):
+    assert bench.main([name, "--plan", "--only", "decode_native/*"]) == 0
+    assert "decode_native/" in capsys.readouterr().out
+    file = tmp_path / name  # a file of the user's goes before it
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("name: mine")
+    assert bench.main([name, "--plan"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {name}: the key ")
+
+
 def test_a_folder_is_no_configuration(capsys, tmp_path):
     (tmp_path / "c.yaml").mkdir()
     assert refused(capsys, None).startswith("c.yaml: Is a directory")
