@@ -34,7 +34,7 @@ from harness.contract import Axis, Expected, Operator, Point, Rule
 
 CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
 CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
-CP_INTERLEAVE = Axis("cp_interleave", axes.one_of(1, 4), 1, "consecutive tokens of a context-parallel rank (I)")
+CP_INTERLEAVE = Axis("cp_interleave", axes.one_of(1, 4, 16), 1, "consecutive tokens of a context-parallel rank (I)")
 
 AXES = slots.bounded(
     *slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS, axes.contents(CONTENTS)

@@ -122,7 +122,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     ends = (step.seq_lens >= step.prompt_lens[step.idx_mapping]).numpy()
     sampled = np.where(chunk, ends, np.minimum(accepted, query - 1) + 1)
     rejected = np.where(chunk, 0, query - sampled)
-    token = lambda *shape: torch.from_numpy(rng.integers(0, 129280, shape))  # noqa: E731
+    token = lambda *shape: slots.token_ids(rng, 129280, *shape)  # noqa: E731
     shared = {
         "query_start_loc": step.query_start_loc,
         "seq_lens": step.seq_lens,

@@ -125,9 +125,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     accepted = (rng.random((rows, k)) < point.acceptance).cumprod(axis=1)
     sampled = 1 + np.where(np.arange(k) < logits[:, None] - 1, accepted, 0).sum(axis=1)
     tokens = torch.full((rows, point.next_n + ROW_PADDING), slots.UNUSED)[:, : point.next_n]
-    drawn = torch.from_numpy(rng.integers(0, point.vocab_size, (rows, point.next_n)))
-    if point.vocab_size > 8:  # a few ids recur, as in text
-        drawn = torch.where(torch.from_numpy(rng.random(drawn.shape) < 0.3), drawn % 3, drawn)
+    drawn = slots.token_ids(rng, point.vocab_size, rows, point.next_n)
     tokens.copy_(torch.where(torch.arange(point.next_n) < torch.from_numpy(sampled)[:, None], drawn, slots.UNUSED))
     idx_mapping = step.idx_mapping[:real].numpy()
     history = (rng.random(real) * (point.history_len - sampled[:real] + 1)).astype(np.int64)
@@ -144,7 +142,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         sampled_tokens=tokens,
         num_computed_tokens=step.num_computed_tokens,
         total_len=slots.by_slot(idx_mapping, history, point.max_num_seqs),
-        new_drafts=torch.from_numpy(rng.integers(0, point.vocab_size, (rows, k))) if _has_drafts(point) else None,
+        new_drafts=slots.token_ids(rng, point.vocab_size, rows, k) if _has_drafts(point) else None,
         output_bin_counts=bins,
         prompt_lens_device=step.prompt_lens if on_device else None,
         prompt_lens_host=None if on_device else step.prompt_lens,

@@ -61,7 +61,12 @@ BATCH_SIZE = Axis(
     largest=axes.MOST_REQUESTS,
 )
 NUM_PREV_REQS = Axis(
-    "num_prev_reqs", axes.whole(0), lambda p: p.batch_size, "requests of the previous step (P)", largest=4097
+    "num_prev_reqs",
+    axes.whole(0),
+    lambda p: p.batch_size,
+    "requests of the previous step (P)",
+    largest=4097,
+    used=axes.BATCH_SIZE.used,
 )
 CHURN = Axis(
     "churn",

@@ -127,7 +127,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     query = torch.diff(x.query_start_loc[: real + 1]).tolist()
     ids = torch.full((point.max_num_batched_tokens,), slots.UNUSED, dtype=torch.int32)
     pos = torch.full((point.max_num_batched_tokens,), slots.UNUSED)
-    token = lambda count: torch.from_numpy(rng.integers(0, point.vocab_size, count)).int()  # noqa: E731
+    token = lambda count: slots.token_ids(rng, point.vocab_size, count).int()  # noqa: E731
     ids[:tokens] = token(tokens)
     pos[:tokens] = torch.cat([torch.arange(n - q, n) for n, q in zip(lens.tolist(), query, strict=True)])
     columns = (lens - 1) // point.mamba_block_size

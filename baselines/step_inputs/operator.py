@@ -145,7 +145,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     rest = prompts - computed
     computed = np.where(chunk, np.minimum(computed, most), computed)
     prompts = np.where(chunk, np.minimum(computed + rest, point.history_len), np.minimum(prompts, computed))
-    token = lambda *shape: torch.from_numpy(rng.integers(0, VOCAB_SIZE, shape))  # noqa: E731
+    token = lambda *shape: slots.token_ids(rng, VOCAB_SIZE, *shape)  # noqa: E731
     lens, history = slots.by_slot(idx_mapping, prompts, capacity), token(capacity, point.history_len).int()
     counts, on_device = _logit_counts(point, query), point.memory == "device"
     return Inputs(

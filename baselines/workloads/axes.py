@@ -110,7 +110,7 @@ NEXT_N = Axis(
     4,
     "query rows per request the server is configured for: 1 + num_speculative_tokens",
     largest=513,
-    used={4: "DeepSeek with three drafts", 8: "EAGLE with seven drafts"},
+    used={3: "two drafts", 4: "DeepSeek with three drafts", 8: "EAGLE with seven drafts"},
 )
 MAX_DECODE_LEN = Axis("max_decode_len", whole(1), lambda p: p.next_n, "longest row of this step (L), at most next_n")
 DECODE_LEN = Axis(

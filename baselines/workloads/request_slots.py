@@ -220,6 +220,12 @@ def make_step(point: Point, seed: int) -> Step:
     )
 
 
+def token_ids(rng: np.random.Generator, vocab_size: int, *shape: int) -> torch.Tensor:
+    """int64 of ``shape``. A few ids recur, as in text; 0 is one of them."""
+    drawn = rng.integers(0, vocab_size, shape)
+    return torch.from_numpy(np.where(rng.random(shape) < 0.3, drawn % 3, drawn))
+
+
 def by_slot(idx_mapping: np.ndarray, values: np.ndarray, slots: int, unused: int = UNUSED) -> torch.Tensor:
     """int32 [slots]: ``values`` at the slots ``idx_mapping``, ``unused`` elsewhere."""
     array = np.full(slots, unused, dtype=np.int64)

@@ -7,7 +7,8 @@ tried here, in the space that the axes of an operator span.
 The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``), powers of two, one less or one more,
 the sizes at which a variant takes another path (``@variant(..., sizes=)``) with their neighbours, and the largest that
 the rules, ``Axis.largest`` and MOST_BYTES allow. Of a class with several values every point takes the one that was
-taken least, and each is taken at least once. The classes of any other axis are its examples.
+taken least, and of those the one that has met the fewest of its other values. Each is taken at least once. The classes
+of any other axis are its examples.
 
 A greedy search pins one pair that has not met, gives every other axis the class with the most pairs that have not met,
 and moves sizes until the rules hold and the bytes fit. A pair for which it finds no point is not legal.
@@ -31,6 +32,8 @@ from harness.verify.points import LARGEST, PointSearch
 MOST_BYTES = 4 << 20
 #: Of the powers of two that are classes; what is larger is met by the largest size alone.
 MOST_BITS = 16
+#: Powers of two up to here are tried with both neighbours: the drafts of a step, and the tokens of a block.
+MOST_WITH_BOTH = 32
 #: Powers of two with an even exponent.
 EVEN_POWERS = 0x55555555
 #: How often a pair meets at least, as the classes of most sizes have several values.
@@ -99,12 +102,14 @@ def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant]) -> 
     bits = _largest_power(search, axis)
     declared = sorted({size for variant in variants for size in variant.sizes.get(axis.name, ())})
     powers = [2**n for n in range(2, min(bits, MOST_BITS) + 1)]
-    # One neighbour of each, as a kernel may be compiled for each value.
-    beside = [near for power in powers if (near := _past(search, axis, power) if power & EVEN_POWERS else power - 1)]
+    # One neighbour of each large one, as a kernel may be compiled for each value.
+    before = [power - 1 for power in powers if power <= MOST_WITH_BOTH or not power & EVEN_POWERS]
+    past = [power for power in powers if power <= MOST_WITH_BOTH or power & EVEN_POWERS]
+    beside = sorted({*before, *filter(None, (_past(search, axis, power) for power in past))})
     named: dict[str, Iterable[int]] = {str(value): (value,) for value in (0, 1, 2, *axis.used)}
     named |= {
         "2^n": powers,
-        "2^n +- 1": (3, *beside),
+        "2^n +- 1": beside,
         "sizes": (size + step for size in declared for step in (-1, 0, 1)),
         "largest": (_last(search, axis, bits),),
     }
@@ -162,6 +167,8 @@ class _Builder:
         self.met: set[Pair] = set()
         self._sizes = {axis.name for axis in search.sizes}
         self._taken: Counter[tuple[str, int]] = Counter()
+        #: Two axes with their values at a point of the array.
+        self._together: set[tuple[str, int, str, int]] = set()
         self._failed: Counter[tuple[str, int]] = Counter()
         self._rng = random.Random(self.operator.name)
 
@@ -209,7 +216,9 @@ class _Builder:
         here = self.pairs_at(point)
         self.found[self.operator.label(point)] = point, here
         self.met |= here
-        self._taken.update((axis, point[axis]) for axis in self._sizes)
+        here_values = [(name, self._value_at(name, point)) for name in self.classes]
+        self._taken.update(here_values)
+        self._together.update(one + other for one, other in itertools.permutations(here_values, 2))
         return here
 
     def pairs_at(self, point: Point) -> frozenset[Pair]:
@@ -219,16 +228,20 @@ class _Builder:
         )
 
     def _classes_at(self, name: str, classes: Sequence[ValueClass], point: Point) -> list[ValueClass]:
-        axis = next((axis for axis in self.search.words if axis.name == name), None)
-        value = point[name] if axis is None else list(axis.examples_at(point)).index(point[name])
+        value = self._value_at(name, point)
         return [one for one in classes if value in one.values]
+
+    def _value_at(self, name: str, point: Point) -> int:
+        """Of a size; of any other axis, the number of its example."""
+        axis = next((axis for axis in self.search.words if axis.name == name), None)
+        return point[name] if axis is None else list(axis.examples_at(point)).index(point[name])
 
     def _point_with(self, pair: tuple[ValueClass, ...], gain: _Open, takes: Callable[[Point], bool]) -> Point | None:
         """A point at which classes, two or one, meet: with the values taken least, then with their smallest ones; the
         last time every other axis has its default, as far as the rules allow.
         """
         pinned = frozenset(one.axis for one in pair)
-        least = tuple(self._least_taken(one) for one in pair)
+        least = tuple(self._least_taken(one, ()) for one in pair)
         smallest = tuple(one.values[0] for one in pair)
         for chosen, fill in ((least, True), (smallest, True), (smallest, False)):
             values, picks = {}, {}
@@ -246,17 +259,18 @@ class _Builder:
             self._failed.update((one.axis, value) for one, value in zip(pair, chosen, strict=True))
         return None
 
-    def _least_taken(self, one: ValueClass) -> int:
-        at = lambda value: (one.axis, value)  # noqa: E731
-        return min(one.values, key=lambda value: (self._taken[at(value)] + self._failed[at(value)], value))
+    def _least_taken(self, one: ValueClass, chosen: Iterable[tuple[str, int]]) -> int:
+        """The value of a class to take. chosen: axis and value of other classes, or number of an example."""
+        axis = one.axis
+
+        def rank(value: int) -> tuple[int, int, int]:
+            met = sum((axis, value, *other) in self._together for other in chosen)
+            return self._taken[axis, value] + self._failed[axis, value], met, value
+
+        return min(one.values, key=rank)
 
     def _put(self, values: dict[str, int], picks: dict[str, int], axis: str, value: int) -> None:
         (values if axis in self._sizes else picks)[axis] = value
-
-    def _ranked(self, axis: str, chosen: Sequence[ValueClass], gain: _Open) -> list[ValueClass]:
-        """Classes of an axis: first those that meet most open pairs, then those whose values were taken least."""
-        taken = lambda one: self._taken[axis, self._least_taken(one)]  # noqa: E731
-        return sorted(self.classes[axis], key=lambda one: (-gain.of(one, chosen), taken(one), self._rng.random()))
 
     def _fill(
         self,
@@ -266,14 +280,27 @@ class _Builder:
         gain: _Open,
         takes: Callable[[Point], bool],
     ) -> None:
-        """Give every other axis the class that meets most open pairs, of those that leave the point legal."""
+        """Give every other axis the class that meets most open pairs, of those that leave the point legal. Of several,
+        the one whose value was taken least, then that which has met the fewest of the values chosen so far.
+        """
         chosen = list(pair)
         others = [name for name in self.classes if name not in {one.axis for one in pair}]
         self._rng.shuffle(others)
         for name in others:
-            for one in self._ranked(name, chosen, gain):
+            known = [*values.items(), *picks.items()]
+            best = {one: self._least_taken(one, known) for one in self.classes[name]}
+            rank = {
+                one: (
+                    -gain.of(one, chosen),
+                    self._taken[name, value],
+                    sum((name, value, *other) in self._together for other in known),
+                    self._rng.random(),
+                )
+                for one, value in best.items()
+            }
+            for one in sorted(best, key=rank.__getitem__):
                 more = dict(values), dict(picks)
-                self._put(*more, name, self._least_taken(one))
+                self._put(*more, name, best[one])
                 point = self.search.complete(*more)
                 if (
                     self.operator.broken_rule(point) is None
@@ -281,7 +308,7 @@ class _Builder:
                     and reason_to_skip(self.operator, point) is None
                     and takes(point)
                 ):
-                    self._put(values, picks, name, self._least_taken(one))
+                    self._put(values, picks, name, best[one])
                     chosen.append(one)
                     break
 
