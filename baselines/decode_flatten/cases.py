@@ -102,6 +102,10 @@ EDGE_CASES = [
         "B = 65",
         {"batch_size": 65, "decode_len": "ragged", "max_model_len": 8192, "context_len": {"uniform": [4, 2000]}},
     ),
+    EdgeCase(  # a program then copies one strip of 512 columns after another
+        "rows of 513 blocks, more than there are programs for two strips",
+        {"batch_size": 530, "next_n": 1, "max_model_len": 64 * 513, "context_len": {"uniform": [1, 64 * 513]}},
+    ),
     EdgeCase("indices", {"batch_size": 5, "context_len": 900, "indices": "yes"}),
     EdgeCase("indices, B = 1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1, "indices": "yes"}),
     EdgeCase(

@@ -156,7 +156,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (entries + counts * len(x.idx_mapping)) + 8 * len(x.idx_mapping) + 24 * point.num_groups
 
 
-input_bytes = slots.table_bytes
+def input_bytes(point: Point) -> int:
+    return slots.table_bytes(point) + 4 * point.max_num_seqs * (1 + point.num_groups)
 
 
 operator = Operator.of_module(

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from harness.contract import Axis, Operator, Point, Variant
 from harness.verify.edge_cases import reason_to_skip
-from harness.verify.points import LARGEST, PointSearch
+from harness.verify.points import LARGEST, PointSearch, axes_of
 
 #: Inputs and outputs of one point. A launch of this size takes a moment in PyTorch on a CPU and seconds in Triton's
 #: interpreter; 16-bit and 20-bit counts overflow well below it.
@@ -243,21 +243,46 @@ class _Builder:
         pinned = frozenset(one.axis for one in pair)
         least = tuple(self._least_taken(one, ()) for one in pair)
         smallest = tuple(one.values[0] for one in pair)
-        for chosen, fill in ((least, True), (smallest, True), (smallest, False)):
-            values, picks = {}, {}
-            for one, value in zip(pair, chosen, strict=True):
-                self._put(values, picks, one.axis, value)
-            legal = self.search.legal(values, picks, pinned)
-            if legal is None:
-                continue
-            if fill:
-                self._fill(pair, legal, picks, gain, takes)
-            fitting = self.search.fitting(legal, picks, pinned)
-            point = None if fitting is None else self.search.complete(fitting, picks)
-            if point is not None and reason_to_skip(self.operator, point) is None and takes(point):
-                return point
+        for chosen, fill in dict.fromkeys(((least, True), (smallest, True), (smallest, False))):
+            start = self._start(pair, chosen, takes)
+            if start is not None:
+                values, picks = start
+                if fill:
+                    self._fill(pair, values, picks, gain, takes)
+                fitting = self.search.fitting(values, picks, pinned)
+                point = None if fitting is None else self.search.complete(fitting, picks)
+                if point is not None and self._is_tried(point, takes):
+                    return point
             self._failed.update((one.axis, value) for one, value in zip(pair, chosen, strict=True))
         return None
+
+    def _start(
+        self, pair: tuple[ValueClass, ...], chosen: tuple[int, ...], takes: Callable[[Point], bool]
+    ) -> tuple[dict[str, int], dict[str, int]] | None:
+        """Legal sizes and picks with these values of the classes: defaults elsewhere, or one more example where that is
+        no point to try, as decode_len means nothing to lengths that come by request.
+        """
+        values, picks = {}, {}
+        for one, value in zip(pair, chosen, strict=True):
+            self._put(values, picks, one.axis, value)
+        pinned = frozenset(one.axis for one in pair)
+        others = [one for axis in self.search.words if axis.name not in pinned for one in self.classes[axis.name]]
+        for more in ({}, *({one.axis: one.values[0]} for one in others)):
+            legal = self.search.legal(values, picks | more, pinned)
+            if legal is None:
+                if not more and not self._depends_on_examples(self.search.complete(values, picks)):
+                    return None
+            elif self._is_tried(self.search.complete(legal, picks | more), takes):
+                return legal, picks | more
+        return None
+
+    def _depends_on_examples(self, point: Point) -> bool:
+        """Whether a rule that the point breaks names an axis that is no size."""
+        broken = self.operator.broken_rule(point)
+        return broken is not None and bool(axes_of(broken) & {axis.name for axis in self.search.words})
+
+    def _is_tried(self, point: Point, takes: Callable[[Point], bool]) -> bool:
+        return reason_to_skip(self.operator, point) is None and takes(point)
 
     def _least_taken(self, one: ValueClass, chosen: Iterable[tuple[str, int]]) -> int:
         """The value of a class to take. chosen: axis and value of other classes, or number of an example."""
@@ -305,8 +330,7 @@ class _Builder:
                 if (
                     self.operator.broken_rule(point) is None
                     and self.search.is_small(point)
-                    and reason_to_skip(self.operator, point) is None
-                    and takes(point)
+                    and self._is_tried(point, takes)
                 ):
                     self._put(values, picks, name, best[one])
                     chosen.append(one)

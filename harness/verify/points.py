@@ -10,7 +10,7 @@ import dataclasses
 import math
 import string
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -37,13 +37,17 @@ class PointSearch:
         self._bytes: dict[str, int] = {}
 
     def complete(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
-        """The point with these sizes. picks: axis -> number of its example, counted over their end."""
-        sizes = self.operator.complete(values)
-        chosen = {}
-        for axis in self.words:
-            examples = axis.examples_at(sizes)
-            chosen[axis.name] = examples[picks.get(axis.name, 0) % len(examples)]
-        return self.operator.complete({**values, **chosen})
+        """The point with these sizes. picks: axis -> number of its example, counted over their end. The others have
+        their default if that is an example, else the first.
+        """
+        point, chosen = self.operator.complete(values), dict(values)
+        if picks:
+            picked = [(axis.name, axis.examples_at(point)) for axis in self.words if axis.name in picks]
+            chosen |= {name: examples[picks[name] % len(examples)] for name, examples in picked}
+            point = self.operator.complete(chosen)
+        rest = [(axis, axis.examples_at(point)) for axis in self.words if axis.name not in picks]
+        first = {axis.name: examples[0] for axis, examples in rest if point[axis.name] not in examples}
+        return self.operator.complete({**chosen, **first}) if first else point
 
     def parses(self, axis: Axis, value: int) -> bool:
         if value > (axis.largest or LARGEST):
@@ -82,7 +86,7 @@ class PointSearch:
         raised before anything is lowered: a step that is too large for its buffers gets larger ones.
         """
         point = self.complete(values, picks)
-        names = {name for _, name, _, _ in string.Formatter().parse(rule.message) if name}
+        names = axes_of(rule)
         axes = [axis for axis in self.sizes if axis.name in names] or self.sizes
         for up in (True, False):
             for doublings in DOUBLINGS:
@@ -151,6 +155,12 @@ class PointSearch:
                 count += tensor_bytes(self.operator.make_inputs(point, 0))
             self._bytes[key] = count
         return self._bytes[key]
+
+
+@cache
+def axes_of(rule: Rule) -> frozenset[str]:
+    """The axes that a rule's message names."""
+    return frozenset(name for _, name, _, _ in string.Formatter().parse(rule.message) if name)
 
 
 def _holds(rule: Rule, point: Point) -> bool:

@@ -17,9 +17,7 @@ from baselines.k_quant_gather.chains import op_chain as k_quant_chain
 from baselines.mamba_state_copy.chains import masked_chain
 from baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
 from baselines.seq_lens_update.chains import op_chain as update_chain
-from baselines.workloads.integers import cdiv
 from harness.contract import Point, Variant
-from kernels.decode_flatten.triton import COLUMNS_PER_PROGRAM, TARGET_BLOCKS
 
 Setup = Callable[[Point, Any, Any], Callable[[], Any]]
 
@@ -85,13 +83,6 @@ def _wrapped(limit: int) -> Callable[[Point, Tensor], Tensor]:
     return lambda point, table: table[:, torch.arange(table.shape[1], device=table.device) % limit]
 
 
-def _lost_strip(point: Point, out: Any) -> list[Tensor]:
-    """The last strip of table rows that have more strips than the grid."""
-    strips = cdiv(min(point.table_columns, out.block_table.shape[1]), COLUMNS_PER_PROGRAM)
-    few = max(1, TARGET_BLOCKS // point.batch_size) < strips
-    return [out.block_table[:, (strips - 1) * COLUMNS_PER_PROGRAM :]] if few else []
-
-
 def _first(requests: int) -> Callable[[Point, Tensor], Tensor]:
     """Lengths of which only the first ones count."""
 
@@ -116,7 +107,6 @@ MUTANTS = [
     _compressed("ratio_as_shift", lambda lens, ratio: lens >> ratio.bit_length() - 1),
     _compressed("reciprocal_rounded_down", lambda lens, ratio: lens * (2**31 // ratio) >> 31),
     unwritten("tail_up_to_8192", merged_chain, lambda p, out: [out.lens[8192:]]),
-    unwritten("last_strip", merged_chain, _lost_strip),
     misread("columns_past_64_wrap", k_quant_chain, "block_table", _wrapped(64)),
     unwritten(
         "head_dim_of_16_with_one_scale",
