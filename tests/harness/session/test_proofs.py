@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
@@ -12,9 +14,10 @@ from msgspec import structs
 from harness.cli.recording import _Remembered
 from harness.config.load import Measure
 from harness.config.sweep import cells
+from harness.config.work_items import Cells
 from harness.discover import ROOT, discover
 from harness.records.file import read_run
-from harness.records.schema import Cell, Proof, Segment, Status
+from harness.records.schema import Audit, Cell, Proof, Segment, Status
 from harness.session import evaluator, proofs
 from harness.session.messages import Job
 from harness.timing.environment import describe
@@ -50,6 +53,10 @@ def mine(point, x, out):
 
     return launch
 """
+
+
+def remember(key):
+    proofs.store(proofs.Remembered(Proof(key=key, verified_at="2026")))
 
 
 def key(environment=None, seed=0, file=None, catalog=None):
@@ -115,8 +122,10 @@ def test_a_file_of_an_engine_is_part_of_the_key(tmp_path, monkeypatch, catalog):
 
 def test_a_damaged_file_counts_as_missing():
     folder = Path(os.environ[proofs.FOLDER])
-    proofs.store("a", "2026-01-01T00:00:00+00:00", "b")
-    assert proofs.load({"v": "a"})["v"].gpu_id == "b"
+    proof = Proof(key="a", verified_at="2026-01-01T00:00:00+00:00", gpu_id="b")
+    remembered = proofs.Remembered(proof, {"hot {}": Audit(proof=proof, counts={"allocations": 0, "memcpys": {}})})
+    proofs.store(remembered)
+    assert proofs.load({"v": "a"})["v"] == remembered
     good = (folder / "a.json").read_bytes()
     for i in range(len(good)):
         (folder / "a.json").write_bytes(good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :])
@@ -130,7 +139,7 @@ def test_a_damaged_file_counts_as_missing():
 @pytest.mark.parametrize("value", ["off", "/proc/nowhere"])
 def test_without_a_folder_nothing_is_remembered(value, monkeypatch):
     monkeypatch.setenv(proofs.FOLDER, value)
-    proofs.store("a", "2026", None)
+    remember("a")
     proofs.forget("a")
     assert proofs.load({"v": "a"}) == {}
 
@@ -201,7 +210,7 @@ def test_a_proof_names_the_gpu_that_verified(catalog):
 
 def test_a_proof_is_forgotten_when_its_variant_fails(monkeypatch):
     """Also by a run that did not look at it (--reverify)."""
-    proofs.store("k", "2026", None)
+    remember("k")
     environment = factory.cpu_environment()
     cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
     remembered = _Remembered(None, environment, {cell.variant_id: "k"}, {}, {0: None})
@@ -209,6 +218,32 @@ def test_a_proof_is_forgotten_when_its_variant_fails(monkeypatch):
     remembered.see(structs.replace(cell, status=Status.MISMATCH))
     remembered.keep()
     assert proofs.load({"v": "k"}) == {}
+
+
+def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
+    environment = factory.gpu_environment(gpu_id="g")
+    cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
+    cell = structs.replace(cell, metrics=structs.replace(cell.metrics, eager_launches=2, cupti_us=[1.0]))
+    plan = SimpleNamespace(job=Job("cuda", (), 0, Measure(), timed=True))
+    monkeypatch.setattr(_Remembered, "_keys_now", lambda self: self.keys)
+
+    def run(proven, seen=()):
+        remembered = _Remembered(plan, environment, {cell.variant_id: "k"}, proven, {0: "g"})
+        for outcome in seen:
+            remembered.see(outcome)
+        remembered.keep()
+        item = Cells(operator="decode_native", variants=("a",), axes=dict(cell.axes), point=cell.point, baseline="a")
+        other = structs.replace(item, axes=cell.axes | {"batch_size": 2})
+        return [marked.audits for marked in remembered.marked([item, other])]
+
+    assert run({}, [cell]) == [{}, {}]
+    ours, others = run(proofs.load({cell.variant_id: "k"}))
+    assert (ours["a"].counts["eager_launches"], ours["a"].proof.gpu_id, others) == (2, "g", {})
+    later = structs.replace(cell, axes=cell.axes | {"batch_size": 2}, proof=ours["a"].proof)
+    run(proofs.load({cell.variant_id: "k"}), [later])
+    assert all(run(proofs.load({cell.variant_id: "k"})))
+    plan.job = replace(plan.job, measure=Measure(cache="serving"))
+    assert run(proofs.load({cell.variant_id: "k"})) == [{}, {}]
 
 
 def test_a_source_that_changes_during_the_run_proves_nothing(monkeypatch):

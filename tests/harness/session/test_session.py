@@ -14,9 +14,10 @@ from harness.config.sweep import cells
 from harness.config.work_items import Checked, LoopItem, Verify, keys_of
 from harness.contract import COMPILER
 from harness.records.endings import ending
-from harness.records.schema import Cell, Finding, Place, Segment, Status
+from harness.records.schema import AUDITED, Audit, Cell, Finding, Place, Proof, Segment, Status
 from harness.session import session as module
 from harness.session.messages import Audited, AuditReady, Compared, Done, Fatal, Heartbeat, Job, Outputs, Ready
+from harness.session.proofs import machine_hash
 from harness.session.session import MAX_UNATTRIBUTED_DEATHS, Progress, RunError, Session
 from harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
 from harness.session.worker import WorkerDied
@@ -371,12 +372,30 @@ def test_cupti_times_the_calibration_kernels_too():
     assert joined.own["wide_copy"] == calibration.own["wide_copy"]
 
 
-def test_another_number_of_launches_under_cupti_is_a_mismatch():
-    def one_launch(item):
-        for event in evaluator()(item):
-            is_cell = isinstance(event, Cell)
-            yield structs.replace(event, metrics=structs.replace(event.metrics, launches=1)) if is_cell else event
+def one_launch(item):
+    for event in evaluator()(item):
+        is_cell = isinstance(event, Cell)
+        yield structs.replace(event, metrics=structs.replace(event.metrics, launches=1)) if is_cell else event
 
+
+@pytest.mark.parametrize(
+    ("launches", "environment", "again"),
+    [(1, {}, False), (2, {}, True), (1, {"driver": "581"}, True)],
+    ids=["same", "other graph", "other machine"],
+)
+def test_a_remembered_audit_is_not_repeated(launches, environment, again):
+    proof = Proof(key="k", verified_at="2026")
+    counts = dict.fromkeys(AUDITED, 7) | {"cupti_launches": launches, "memcpys": {"DtoH": 1}}
+    workers = with_auditor(auditor())
+    workers.scripts["evaluate"] = one_launch
+    workers.starts["evaluate"] = [Ready(factory.gpu_environment(), None, {})]
+    machine = machine_hash(factory.gpu_environment(**environment))
+    (cell,) = audited(workers, items(names="a", audits={"a": Audit(proof=proof, counts=counts)}, machine=machine))["a"]
+    assert workers.asked["audit"] == [("a",)] * again
+    assert (cell.audit, cell.metrics.eager_launches) == ((None, 1) if again else (proof, 7))
+
+
+def test_another_number_of_launches_under_cupti_is_a_mismatch():
     workers = with_auditor(lambda item: iter([Audited("a", {"cupti_launches": 2})]))
     workers.scripts["evaluate"] = one_launch
     (found,) = audited(workers, items(names="a"))["a"]
