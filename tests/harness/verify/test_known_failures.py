@@ -10,7 +10,7 @@ from harness.records.file import read_run
 from harness.session import evaluator
 from harness.session.messages import Job
 from plots import latency
-from tests.harness.cli.test_verification import call
+from tests.harness.cli.test_cli import call
 
 PEER = """
 import os
