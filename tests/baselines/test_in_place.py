@@ -1,10 +1,13 @@
 """Launches whose state outputs are the arrays that they read, as in an engine."""
 
 import pytest
+import torch
 
 from harness.discover import discover
-from tests.baselines.in_place import check_in_place
-from tests.runnable import DEVICE, healthy
+from harness.verify.equality import compare
+from harness.verify.fixture import synchronize
+from tests.baselines.random_batches import drawn
+from tests.runnable import DEVICE, healthy, on_device
 
 COUNTS = {name: name for name in ("num_computed_tokens", "total_len", "output_bin_counts")}
 OF_EPILOGUE = {"penalties": "on", "vocab_size": 20, "history_len": 40}
@@ -44,4 +47,13 @@ CASES = [
     ],
 )
 def test_one_array_as_input_and_output(variant, axes, state):
-    check_in_place(discover().operators[variant.operator], variant, axes, state)
+    operator = discover().operators[variant.operator]
+    point, inputs = drawn(operator, axes, 3)
+    x = on_device(inputs)
+    out = on_device(operator.make_outputs(point), **{name: getattr(x, of) for name, of in state.items()})
+    tensors = {name: tensor for name, tensor in vars(out).items() if isinstance(tensor, torch.Tensor)}
+    before = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+    variant.setup(point, x, out)()
+    synchronize(DEVICE)
+    for name, expected in operator.reference(point, inputs).items():
+        compare(name, tensors[name].cpu(), before[name], expected)

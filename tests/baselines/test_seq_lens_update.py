@@ -17,17 +17,13 @@ from harness.contract import Point
 from harness.discover import discover
 from harness.verify.edge_cases import check_variant
 from harness.verify.equality import compare
-from tests.baselines.random_batches import check_random, legal_point, run_examples
+from tests.baselines.random_batches import check_random, drawn, int32, legal_point, run_examples
 from tests.runnable import DEVICE, healthy, on_device
 from tests.tier import few
 
 VARIANTS = healthy("seq_lens_update")
 NEVER_WAITS = [v for v in VARIANTS if "no_sync" not in v.waives]
 WALKERS = [v for v in NEVER_WAITS if not v.name.startswith("compiled")]
-
-
-def int32(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 # --- worked examples --------------------------------------------------------------------------------------------------
@@ -98,8 +94,7 @@ random_steps = st.integers(0, 12).flatmap(
 @run_examples(200)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_inputs_are_legal(axes, seed):
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     p, drafts = x.prev_pos.tolist(), x.prev_drafts.tolist()
     survivors = [row for row in p if row >= 0]
     assert len(p) == len(x.num_computed_tokens_cpu) == len(x.num_scheduled) == point.batch_size
@@ -118,8 +113,7 @@ def test_inputs_are_legal(axes, seed):
 @run_examples(200)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_the_bound_of_a_random_step(axes, seed):
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     expected = operator.reference(point, x)
     slack = expected["seq_lens_cpu_upper_bound"].value - expected["seq_lens"].value
     drafts = [int(x.prev_drafts[p]) if p >= 0 else 0 for p in x.prev_pos]
