@@ -1,6 +1,7 @@
 """Wrong kernels that look right: each must be rejected, by the check meant for it, with the location of the fault."""
 
 import dataclasses
+import functools
 import itertools
 
 import pytest
@@ -69,68 +70,54 @@ def computed_during_setup(point, x, out):
     return launch
 
 
-def mutates_input(point, x, out):
-    launch_right = right(point, x, out)
-
-    def launch():
-        launch_right()
-        x.seq_lens[-1] += 1
-
-    return launch
-
-
-def writes_one_too_many(point, x, out):
-    launch_right = right(point, x, out)
-
-    def launch():
-        launch_right()
-        out.buffer[point.batch_size * point.max_decode_len] = 0
-
-    return launch
-
-
-def writes_before_an_input(point, x, out):
-    launch_right = right(point, x, out)
-
-    def launch():
-        launch_right()
-        x.seq_lens.as_strided((1,), (1,), x.seq_lens.storage_offset() - 1).zero_()
-
-    return launch
-
-
-def returns_other_strides(point, x, out):
-    launch_right = right(point, x, out)
-
-    def launch():
-        launch_right()
-        rows, columns = native.views(point, out)["context_lens"].shape
-        return {"context_lens": out.buffer.as_strided((rows, columns), (1, rows))}
-
-    return launch
-
-
-def returns_wrong_dtype(point, x, out):
-    launch_right = right(point, x, out)
-
-    def launch():
-        launch_right()
-        return {"context_lens": native.views(point, out)["context_lens"].long()}
-
-    return launch
-
-
-def returns_nothing_useful(point, x, out):
-    launch_right = right(point, x, out)
-
-    def launch():
-        launch_right()
-        return {"lens": out.buffer}
-
-    return launch
-
-
 POINT = native.complete({"batch_size": 5, "max_decode_len": 3, "context_len": {"uniform": [10, 900]}})
+
+
+def after_the_right_launch(do):
+    """Set-up of a launch that is right, then does ``do(x, out)`` and returns what that returns."""
+
+    @functools.wraps(do)
+    def setup(point, x, out):
+        launch_right = right(point, x, out)
+
+        def launch():
+            launch_right()
+            return do(x, out)
+
+        return launch
+
+    return setup
+
+
+@after_the_right_launch
+def mutates_input(x, out):
+    x.seq_lens[-1] += 1
+
+
+@after_the_right_launch
+def writes_one_too_many(x, out):
+    out.buffer[POINT.batch_size * POINT.max_decode_len] = 0
+
+
+@after_the_right_launch
+def writes_before_an_input(x, out):
+    x.seq_lens.as_strided((1,), (1,), x.seq_lens.storage_offset() - 1).zero_()
+
+
+@after_the_right_launch
+def returns_other_strides(x, out):
+    rows, columns = native.views(POINT, out)["context_lens"].shape
+    return {"context_lens": out.buffer.as_strided((rows, columns), (1, rows))}
+
+
+@after_the_right_launch
+def returns_wrong_dtype(x, out):
+    return {"context_lens": native.views(POINT, out)["context_lens"].long()}
+
+
+@after_the_right_launch
+def returns_nothing_useful(x, out):
+    return {"lens": out.buffer}
 
 
 def test_the_right_one_passes(device):
