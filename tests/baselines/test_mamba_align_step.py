@@ -1,4 +1,4 @@
-"""mamba_align_step: the worked example of two steps, one array as input and output, random steps."""
+"""mamba_align_step: the worked example of two steps, random steps."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""post_update: a worked example, invariants, one array as input and output, random steps."""
+"""post_update: a worked example, invariants, random steps."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""step_epilogue: one array as input and output, what holds between its parts, random steps."""
+"""step_epilogue: what holds between its parts, random steps."""
 
 from hypothesis import given
 from hypothesis import strategies as st
