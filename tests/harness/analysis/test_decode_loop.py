@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.analysis import decode_loop as analysis
 from harness.analysis.decode_loop import delta, modelled_itl_us, value
@@ -107,9 +107,7 @@ def test_the_model_takes_the_time_that_delays_a_step():
             loop(name, [block(0, [1.0])], alone=alone, scheduling=scheduling)
             for name, alone in (("a", slow), ("b", fast))
         ]
-        both = [
-            structs.replace(stack, axes=stack.axes | {"graph": graph}, waited_us=stack.alone.eager_us) for stack in both
-        ]
+        both = [replace(stack, axes=stack.axes | {"graph": graph}, waited_us=stack.alone.eager_us) for stack in both]
         assert modelled_itl_us(*both) == expected
     assert modelled_itl_us(loop("a", []), loop("b", [])) is None
 
@@ -117,8 +115,8 @@ def test_the_model_takes_the_time_that_delays_a_step():
 def test_after_a_wait_launches_take_longer_and_the_model_knows():
     alone = [Metrics(bytes_moved=0, eager_us=[us]) for us in (900.0, 100.0)]
     both = [
-        structs.replace(loop(name, [block(0, [1.0])], alone=metrics), waited_us=[us, us + 2, us + 4])
+        replace(loop(name, [block(0, [1.0])], alone=metrics), waited_us=[us, us + 2, us + 4])
         for name, metrics, us in zip(("a", "b"), alone, (1298.0, 118.0), strict=True)
     ]
     assert modelled_itl_us(*both) == -1180
-    assert modelled_itl_us(structs.replace(both[0], waited_us=[]), both[1]) is None
+    assert modelled_itl_us(replace(both[0], waited_us=[]), both[1]) is None

@@ -11,7 +11,7 @@ from harness.cli.one_point import parse_key
 from harness.config.load import ConfigError, load
 from harness.config.sweep import plan
 from harness.contract import Point
-from tests.harness.cli.test_verification import call
+from tests.harness.cli.test_cli import call
 
 CONFIG = """\
 name: two

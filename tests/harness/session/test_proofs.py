@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.cli.recording import _Remembered
 from harness.config.load import Measure
@@ -154,7 +154,7 @@ def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_pa
     item = cells(operator, operator.complete({"batch_size": 3}), variants)
     machine = proofs.machine_hash(owner.ready().environment)
     proof = Proof(key="a", verified_at="2026", gpu_id="b")
-    item = structs.replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
+    item = replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
     found = {event.variant: event for event in owner.cells(item) if isinstance(event, Cell)}
     assert {name: cell.status for name, cell in found.items()} == {"chain_clamp": "passed", "mine": "mismatch"}
     assert {name: cell.proof for name, cell in found.items()} == {"chain_clamp": proof, "mine": None}
@@ -169,7 +169,7 @@ def test_a_worker_on_another_machine_does_not_believe(monkeypatch):
     item = cells(operator, operator.complete({"batch_size": 3}), [variant])
     proven = {"chain_clamp": Proof(key="a", verified_at="2026")}
     machine = proofs.machine_hash(factory.gpu_environment())
-    found = list(owner.cells(structs.replace(item, budget_s=0.1, proven=proven, machine=machine)))
+    found = list(owner.cells(replace(item, budget_s=0.1, proven=proven, machine=machine)))
     assert checked == [variant]
     assert all(event.proof is None for event in found if isinstance(event, Cell))
 
@@ -204,7 +204,7 @@ def test_a_proof_names_the_gpu_that_verified(catalog):
     for process, environment in ((1, second), (2, other)):
         remembered.see(Segment(process=process, started="", why="", environment=environment))
     for name, process in (("a", 1), ("b", 0), ("c", 2)):
-        remembered.see(structs.replace(factory.cell("decode_native", name, {"batch_size": 1}, 1.0), process=process))
+        remembered.see(replace(factory.cell("decode_native", name, {"batch_size": 1}, 1.0), process=process))
     assert remembered.passed == {"decode_native/a": "second", "decode_native/b": "first"}
 
 
@@ -215,7 +215,7 @@ def test_a_proof_is_forgotten_when_its_variant_fails(monkeypatch):
     cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
     remembered = _Remembered(None, environment, {cell.variant_id: "k"}, {}, {0: None})
     remembered.see(cell)
-    remembered.see(structs.replace(cell, status=Status.MISMATCH))
+    remembered.see(replace(cell, status=Status.MISMATCH))
     remembered.keep()
     assert proofs.load({"v": "k"}) == {}
 
