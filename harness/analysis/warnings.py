@@ -93,9 +93,3 @@ def measurement_warnings(runs: Sequence[Run]) -> list[str]:
         named = ", ".join(abbreviated(disagreeing))
         sentences.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
     return [*sentences, *throttling_warnings(cells), *audit_warnings(cells)]
-
-
-def warnings(run: Run) -> list[str]:
-    """All of these for a whole run."""
-    known_failures = [*known_failure_warnings(run.cells), *loop_known_failure_warnings(run.loops)]
-    return [*measurement_warnings([run]), *known_failures]

@@ -298,7 +298,7 @@ def verify_all(
     results.print_known_failures(healthy)
     results.print_outcome(healthy, command)
     results.print_left_out()
-    print_counts(console, results.cells, reasons=False)
+    print_counts(console, results.cells)
     here = [variant for variant in healthy if variant.id in results.findings]
     rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
     bad_cell = any(cell.status.is_bad for cell in results.cells)
