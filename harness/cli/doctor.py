@@ -75,10 +75,6 @@ def print_profilers(console: Console, device: str) -> None:
     without = "" if cupti else "; sees no GPU: needs a CUDA build of torch"
     rows.append(("torch.profiler", f"{torch.__version__}{', with CUPTI' if cupti else without}"))
     rows.append(("NVTX", f"{version()}{', a tool listens' if is_listened_to() else ''}"))
-    paranoid = tools.perf_event_paranoid()
-    if paranoid is not None:
-        enough = "enough" if paranoid <= 2 else "too strict: sysctl kernel.perf_event_paranoid=2"
-        rows.append(("perf_event_paranoid", f"{paranoid}; {enough} to sample the CPU, which profile does not need"))
     print_rows(console, ("to profile", ""), rows)
 
 
