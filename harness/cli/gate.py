@@ -82,22 +82,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     variants: tuple[str, ...] = ()
     cells: dict[str, tuple[str, ...]] = {}
     rule: Rule
-    base: str
-    base_name: str | None
-    head: str
-    head_name: str | None
-    head_changes: str | None
+    base: Revision
+    head: Revision
     upstream: Upstream | None = None
     reverify: bool = False
 
     @property
     def revisions(self) -> dict[str, Revision]:
-        head = Revision(self.head, self.head_name, self.head_changes)
-        return {BASE: Revision(self.base, self.base_name) if self.upstream is None else head, HEAD: head}
+        return {BASE: self.base, HEAD: self.head}
 
     @property
     def same_code(self) -> bool:
-        return self.upstream is None and self.base == self.head and self.head_changes is None
+        return self.upstream is None and self.base.commit == self.head.commit and self.head.changes is None
 
     def name(self, side: str) -> str:
         """What a side measures, in words."""
@@ -453,11 +449,8 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         flags=_flags(options, source.config.measure),
         rule=rule,
         variants=_own_variants(options),
-        base=base.commit,
-        base_name=base.name,
-        head=head.commit,
-        head_name=head.name,
-        head_changes=head.changes,
+        base=base,
+        head=head,
         upstream=upstream,
         reverify=options.reverify,
     )
@@ -486,10 +479,9 @@ def resume(folder: Path, console: Console) -> Gate:
         raise RecordError(f"--resume {folder}: no gate here, {STATE} is missing") from None
     except msgspec.DecodeError as error:
         raise RecordError(f"{folder / STATE} cannot be read: {error}") from None
-    then = settings.revisions[HEAD]
-    if settings.head_name is None and (now := working_tree(folder)) != then:
+    if settings.head.name is None and (now := working_tree(folder)) != settings.head:
         raise ConfigError(
-            f"--resume {folder}: its head was the {then}, which has changed to the {now}; begin a new gate"
+            f"--resume {folder}: its head was the {settings.head}, which has changed to the {now}; begin a new gate"
         )
     return Gate(folder, settings, None, console)
 

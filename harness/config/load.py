@@ -123,8 +123,8 @@ class Located:
         try:
             return msgspec.convert(data, struct)
         except msgspec.ValidationError as error:  # its text alone has the path
-            message, _, where = str(error).partition(" - at `$")
-            inner = f"{key}{where.rstrip('`')}".lstrip(".")
+            message, _, where = str(error).partition(" - at ")
+            inner = f"{key}{where.rpartition('$')[2].rstrip('`')}".lstrip(".")
             raise self.error(inner, _in_words(message) + _choices(inner)) from None
 
     def check_names(self, data: Mapping[str, Any], struct: type, key: str = "") -> None:
@@ -157,10 +157,6 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     file = Located(path, lines)
     file.check_names(data, Config)
     _check_kind(file, data)
-    for i, grid in enumerate(data["sweep"] if isinstance(data.get("sweep"), list) else []):
-        for name in grid if isinstance(grid, dict) else []:
-            if not isinstance(name, str):
-                raise file.error(f"sweep[{i}].{name}", "an axis is a name, not a number")
     config = file.converted(data, Config)
     if len(set(config.measure.graph_copies)) < 2:
         raise file.error("measure.graph_copies", "needs two different numbers of copies, or there is no slope")

@@ -502,7 +502,8 @@ def comparison_json(comparison: Comparison) -> str:
         **{name: getattr(comparison, name) for name in TRANSITIONS},
     }
     # msgspec writes null for NaN.
-    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
+    plain = msgspec.json.decode(msgspec.json.encode(document))
+    return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ LOCATED = {
         "c.yaml:5: sweep[0].table_columns: unknown axis",
     ),
     "a number as key": (GOOD + "1: 3\n", "c.yaml:5: 1: unknown key; valid are name, operators"),
-    "a number as axis": (GRID + "1: 3\n", "c.yaml:5: sweep[0]"),
+    "a number as axis": (GRID + "1: 3\n", "c.yaml:4: sweep[0]: Expected text, got a whole number"),
     "bool for an integer": (
         GOOD.replace("2]", "true]"),
         "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got True",
