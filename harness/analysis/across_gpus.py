@@ -1,4 +1,4 @@
-"""The times of several GPU models side by side. Never imports torch."""
+"""The times of several GPU models side by side."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compares two sides, each the records of several processes, cell by cell: slower, faster, same or unsure.
 
 Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. The unit of evidence is the process: one median
-per process and cell. docs/comparison.md explains the rule and shows its error rates. Never imports torch.
+per process and cell. docs/comparison.md explains the rule and shows its error rates.
 """
 
 from __future__ import annotations

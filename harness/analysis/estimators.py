@@ -29,7 +29,6 @@ AGREEMENT and by more than launches * u.
 
 A new estimator is an entry of ESTIMATORS, a field of records.schema.EstimatorSamples, and the code that takes the
 samples of that field: CudaStopwatch.sample in the process that times, or Auditor._samples in the one that uses CUPTI.
-Never imports torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cell's time over commits, and where it changed. Never imports torch.
+"""A cell's time over commits, and where it changed.
 
 The medians of a cell over the states of a history are cut into stretches of equal level by optimal partitioning
 (Jackson et al. 2005), the exact minimum of what PELT and binary segmentation search for:

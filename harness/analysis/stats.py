@@ -1,4 +1,4 @@
-"""Metrics derived from raw samples: medians, bootstrap intervals, graph slopes, the copy bound. Never imports torch."""
+"""Metrics derived from raw samples: medians, bootstrap intervals, graph slopes, the copy bound."""
 
 from __future__ import annotations
 

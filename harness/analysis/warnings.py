@@ -1,7 +1,7 @@
 """What a reader must know before relying on a run's metrics, in sentences that tables, comparisons and reports share.
 
 A run may not be calibrated, estimators may disagree on a cell, samples may have been taken on a throttled GPU, cells
-may not have been audited. Never imports torch.
+may not have been audited.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from harness.report.console import (
     print_seconds,
     print_tables,
     print_wall_time,
-    warn,
 )
 from harness.report.decode_loop import PERCENTILES, loop_tables
 from harness.report.table import Table, markdown
@@ -101,13 +99,8 @@ def _references(run: Run) -> list[Run]:
     points = {cell.point_key for cell in run.cells}
     recorded = []
     for path in sorted(REFERENCE.glob("**/*.jsonl")):
-        try:
-            recorded.append(read_run(path))
-        except RecordError as error:
-            warn(f"not drawn beside this run: {error}")
-    return [part for r in recorded if r.cache == run.cache and (part := _only(r, points)).cells]
-
-
-def _only(run: Run, points: Set[tuple[str, str]]) -> Run:
-    """A run without its cells at other points."""
-    return structs.replace(run, cells=[cell for cell in run.cells if cell.point_key in points])
+        reference = read_run(path)
+        cells = [cell for cell in reference.cells if cell.point_key in points]
+        if cells and reference.cache == run.cache:
+            recorded.append(structs.replace(reference, cells=cells))
+    return recorded

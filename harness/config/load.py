@@ -1,6 +1,6 @@
 """Reads the YAML of a run strictly: an unknown key, a wrong type or an unreadable file is an error with file and line.
 
-docs/configuration.md describes every key. Never imports torch.
+docs/configuration.md describes every key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tables of decode loops: rows are loops, columns are stacks. Console and markdown render the same ones.
-
-Never imports torch.
-"""
+"""Tables of decode loops: rows are loops, columns are stacks. Console and markdown render the same ones."""
 
 from __future__ import annotations
 
