@@ -1,4 +1,4 @@
-"""Whether a record is fit to be committed: what `bench.py check-record` tells its owner. Never imports torch."""
+"""Whether a record is fit to be committed: what `bench.py check-record` tells its owner."""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 from msgspec import structs
@@ -41,9 +41,10 @@ from harness.records.schema import (
 )
 from harness.report.console import print_to_stderr, progress_bar
 from harness.session import proofs
+from harness.session.gpus import SeveralGpus
 from harness.session.messages import Job, Ready
 from harness.session.resume import check_same_machine, check_same_sources
-from harness.session.session import Outcome, Progress, WallTime, header, segment, utc_now
+from harness.session.session import Outcome, Progress, Session, WallTime, header, segment, utc_now
 from harness.session.sources import source_hashes
 from harness.session.worker import RunError
 from harness.wording import counted
@@ -103,22 +104,6 @@ class Plan:
             raise RunError(f"{changed} was changed during the run, whose cells must all come from one version")
 
 
-class Measuring(Protocol):
-    """A Session, or several GPUs as one."""
-
-    @property
-    def ready(self) -> Ready: ...
-
-    @property
-    def wall_time(self) -> WallTime: ...
-
-    def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
 @dataclass
 class Ending:
     """How the measuring of a run ended.
@@ -133,7 +118,7 @@ class Ending:
     wall_time: WallTime | None = None
 
 
-def record(console: Console, plan: Plan, session: Measuring) -> int:
+def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
     """Measure what is left of a plan into its record, show and draw the record; the exit code.
 
     Ctrl-C keeps and reports what there is.
@@ -174,7 +159,7 @@ def _measured(
     plan: Plan,
     left: Sequence[WorkItem],
     keep: Callable[[Line], None],
-    session: Measuring,
+    session: Session | SeveralGpus,
 ) -> Ending:
     """Keep the first line, and a line for everything that is ``left``, however the run ends. Raises RunError and
     KeyboardInterrupt where it cannot begin.

@@ -2,7 +2,6 @@
 
 A plan is a list of them (harness/config), a Session runs them (harness/session). Operators and variants are named, and
 looked up where they run. Each item asks for the outcomes of ``variants``, and can be cut down to some of them.
-Never imports torch.
 """
 
 from __future__ import annotations

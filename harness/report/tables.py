@@ -1,4 +1,4 @@
-"""Tables of a run from its records: rows are points, columns are variants. Never imports torch."""
+"""Tables of a run from its records: rows are points, columns are variants."""
 
 from __future__ import annotations
 

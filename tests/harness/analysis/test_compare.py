@@ -465,7 +465,7 @@ def test_everything_that_differs_is_named():
     config = {"name": "mtp5", "itl_tpot": {"model_step_us": 9000.0}, "sweep": [{"next_n": 5}]}
     config |= {"measure": {"cache": "hot"}}
     comparison = compare(base, of_header(head, name="mtp5", config=config), Rule(any_config=True))
-    named = {change.name: (change.base, change.head) for change in comparison.differences}
+    named = {change.respect: (change.ours, change.theirs) for change in comparison.differences}
     assert (
         named.items()
         >= {

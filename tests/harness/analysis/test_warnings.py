@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.analysis import estimators
 from harness.analysis.compare import compare
-from harness.analysis.warnings import audit_warnings, disagreeing_cells, throttling_warnings, warnings
+from harness.analysis.warnings import audit_warnings, disagreeing_cells, measurement_warnings, throttling_warnings
 from harness.cli import doctor
 from harness.cli.run_report import report
 from harness.records.file import read_run
@@ -188,7 +188,7 @@ def test_a_comparison_warns_of_either_side(flawed, words):
         assert f"warning: {side}: {words}" in screen
         assert f"- ⚠️ {side}: {words}" in comparison_markdown(comparison)
     assert "⚠️" not in comparison_markdown(compare([sound], [sound]))
-    assert warnings(sound) == []
+    assert measurement_warnings([sound]) == []
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------
