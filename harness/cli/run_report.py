@@ -25,6 +25,7 @@ from harness.report.console import (
     print_seconds,
     print_tables,
     print_wall_time,
+    warn,
 )
 from harness.report.decode_loop import PERCENTILES, loop_tables
 from harness.report.table import Table, markdown
@@ -99,7 +100,11 @@ def _references(run: Run) -> list[Run]:
     points = {cell.point_key for cell in run.cells}
     recorded = []
     for path in sorted(REFERENCE.glob("**/*.jsonl")):
-        reference = read_run(path)
+        try:
+            reference = read_run(path)
+        except RecordError as error:
+            warn(f"not drawn beside this run: {error}")
+            continue
         cells = [cell for cell in reference.cells if cell.point_key in points]
         if cells and reference.cache == run.cache:
             recorded.append(structs.replace(reference, cells=cells))

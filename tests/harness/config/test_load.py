@@ -92,21 +92,28 @@ LOCATED = {
     "a number as axis": (GRID + "1: 3\n", "c.yaml:4: sweep[0]: Expected text, got a whole number"),
     "bool for an integer": (
         GOOD.replace("2]", "true]"),
-        "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got True",
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got True",
     ),
     "string for an integer": (
         GOOD.replace("2]", "'2']"),
-        "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got '2'",
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got '2'",
     ),
     "float for an integer": (
         GOOD.replace("2]", "2.5]"),
-        "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got 2.5",
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got 2.5",
     ),
     "list in a list": (
         GOOD.replace("[1, 2]", "[[1, 2]]"),
-        "c.yaml:4: sweep[0].batch_size[0]: must be an integer >= 1, got [1, 2]",
+        "c.yaml:4: sweep[0].batch_size[0]: must be an integer from 1 to 2147483647, got [1, 2]",
     ),
-    "zero": (GOOD.replace("2]", "0]"), "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got 0"),
+    "number beyond int32": (
+        GOOD + f"  - compress_ratio: {2**70}\n",
+        "c.yaml:5: sweep[1].compress_ratio: must be an integer from 1 to 2147483647, got 1180591620717411303424",
+    ),
+    "zero": (
+        GOOD.replace("2]", "0]"),
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got 0",
+    ),
     "item of a list over several lines": (
         GOOD.replace("[1, 2]", "\n    - 1\n    - x\n"),
         "c.yaml:6: sweep[0].batch_size[1]: must be an integer",
@@ -259,10 +266,10 @@ OVERRIDDEN = {
     "no value": ("batch_size", "--set batch_size: expected KEY=VALUE"),
     "no key": ("=3", "--set =3: expected KEY=VALUE"),
     "value no YAML": ("batch_size=[", "--set batch_size=[: the value is not YAML"),
-    "empty value": ("batch_size=", "--set batch_size: must be an integer >= 1, got None"),
+    "empty value": ("batch_size=", "--set batch_size: must be an integer from 1 to 2147483647, got None"),
     "empty list": ("batch_size=[]", "--set batch_size: is empty"),
     "unknown axis": ("bach_size=3", "--set bach_size: unknown axis 'bach_size'; did you mean batch_size?"),
-    "wrong type": ("batch_size=[1, true]", "--set batch_size: must be an integer >= 1, got True"),
+    "wrong type": ("batch_size=[1, true]", "--set batch_size: must be an integer from 1 to 2147483647, got True"),
     "impossible date": (
         "batch_size=2020-13-01",
         "--set batch_size=2020-13-01: the value is not YAML (month must be in 1..12)",

@@ -1,10 +1,10 @@
 """Remembered proofs: the second run skips the edge cases, and nothing that differs is believed."""
 
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -223,7 +223,7 @@ def test_a_proof_is_forgotten_when_its_variant_fails(monkeypatch):
 def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
     environment = factory.gpu_environment(gpu_id="g")
     cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
-    cell = structs.replace(cell, metrics=structs.replace(cell.metrics, eager_launches=2, cupti_us=[1.0]))
+    cell = replace(cell, metrics=replace(cell.metrics, eager_launches=2, cupti_us=[1.0]))
     plan = SimpleNamespace(job=Job("cuda", (), 0, Measure(), timed=True))
     monkeypatch.setattr(_Remembered, "_keys_now", lambda self: self.keys)
 
@@ -233,16 +233,16 @@ def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
             remembered.see(outcome)
         remembered.keep()
         item = Cells(operator="decode_native", variants=("a",), axes=dict(cell.axes), point=cell.point, baseline="a")
-        other = structs.replace(item, axes=cell.axes | {"batch_size": 2})
+        other = replace(item, axes=cell.axes | {"batch_size": 2})
         return [marked.audits for marked in remembered.marked([item, other])]
 
     assert run({}, [cell]) == [{}, {}]
     ours, others = run(proofs.load({cell.variant_id: "k"}))
     assert (ours["a"].counts["eager_launches"], ours["a"].proof.gpu_id, others) == (2, "g", {})
-    later = structs.replace(cell, axes=cell.axes | {"batch_size": 2}, proof=ours["a"].proof)
+    later = replace(cell, axes=cell.axes | {"batch_size": 2}, proof=ours["a"].proof)
     run(proofs.load({cell.variant_id: "k"}), [later])
     assert all(run(proofs.load({cell.variant_id: "k"})))
-    plan.job = replace(plan.job, measure=Measure(cache="serving"))
+    plan.job = dataclasses.replace(plan.job, measure=Measure(cache="serving"))
     assert run(proofs.load({cell.variant_id: "k"})) == [{}, {}]
 
 

@@ -367,7 +367,6 @@ def one_launch(item):
         yield factory.with_metrics(event, launches=1) if isinstance(event, Cell) else event
 
 
-
 @pytest.mark.parametrize(
     ("launches", "environment", "again"),
     [(1, {}, False), (2, {}, True), (1, {"driver": "581"}, True)],
