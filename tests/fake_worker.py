@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.config.load import Measure
 from harness.config.work_items import Cells
 from harness.records.schema import Cell, Finding, Metrics, Place, Status
-from harness.session.messages import Audited, AuditReady, Done, Fatal, Heartbeat, Job, Outputs, Ready
+from harness.session.messages import Audited, AuditReady, Done, Fatal, Heartbeat, Job, Outputs, Ready, Up
 from harness.session.session import Session
 from harness.session.worker import WorkerDied, WorkerSilent
 from tests import factory
@@ -55,7 +55,7 @@ class FakeWorker:
 
     @property
     def up(self):
-        return self.ready if isinstance(self.ready, Fatal) else Done()
+        return self.ready if isinstance(self.ready, Fatal) else Up(getattr(self.ready, "environment", None))
 
     @property
     def ready(self):

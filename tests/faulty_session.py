@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from types import ModuleType
 
-from harness.records.schema import Cell, Status
+from harness.records.schema import Cell, Environment, Status
 from harness.session import worker
 from harness.session.messages import Heartbeat, Ready
 from tests import factory
@@ -39,13 +39,14 @@ class Evaluator:
     def __init__(self, job) -> None:
         self._start = job.variant_files[0] if job.variant_files else None
 
-    def bring_up(self) -> None:
+    def bring_up(self) -> Environment:
         if self._start == "raises on start":
             raise Unprintable
         if self._start == "dies on start":
             os.kill(os.getpid(), signal.SIGKILL)
         if self._start == "hangs on start":
             time.sleep(60)
+        return factory.cpu_environment()
 
     def ready(self) -> Ready:
         if self._start == "raises when it calibrates":

@@ -25,6 +25,7 @@ from harness.discover import Catalog
 from harness.exit_codes import BAD, INTERRUPTED
 from harness.records.decode_loop import Loop
 from harness.records.differences import changed_source
+from harness.records.endings import of_finding
 from harness.records.file import Line, Writer, read_run
 from harness.records.schema import (
     Audit,
@@ -44,7 +45,7 @@ from harness.session import proofs
 from harness.session.gpus import SeveralGpus
 from harness.session.messages import Job, Ready
 from harness.session.resume import check_same_machine, check_same_sources
-from harness.session.session import Outcome, Progress, Session, WallTime, header, segment, utc_now
+from harness.session.session import Outcome, Progress, Session, header, segment, utc_now
 from harness.session.sources import source_hashes
 from harness.session.worker import RunError
 from harness.wording import counted
@@ -110,12 +111,10 @@ class Ending:
 
     interrupted: by Ctrl-C.
     error:       why the run could not go on.
-    wall_time:   None where nothing was left to measure.
     """
 
     interrupted: bool = False
     error: str | None = None
-    wall_time: WallTime | None = None
 
 
 def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
@@ -137,7 +136,7 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
     finally:
         writer.close()
     try:
-        report(console, run, path.parent, plan.no_plots, ending.wall_time)
+        report(console, run, path.parent, plan.no_plots)
     except KeyboardInterrupt:
         ending.interrupted = True
     except OSError as error:
@@ -172,10 +171,13 @@ def _measured(
             code = partial(_code, plan)
         try:
             with session:
+                remembered = _Remembered.of(plan, code(), session.environment)
+                items = remembered.marked(left)
+                for checked in session.verify_first(items):
+                    print_to_stderr(f"{checked.variant_id}: {of_finding(checked.finding)}")
                 keep(_first_line(plan, session.ready, planning_s))
                 begun = True
-                remembered = _Remembered.of(plan, code(), session.ready.environment)
-                for outcome in session.run(remembered.marked(left)):
+                for outcome in session.run(items):
                     if isinstance(outcome, Progress):
                         update(outcome.done, outcome.doing)
                         continue
@@ -192,8 +194,6 @@ def _measured(
             if not begun:
                 raise
             ending.error = str(error)
-        finally:
-            ending.wall_time = session.wall_time
     return ending
 
 

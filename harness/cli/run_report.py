@@ -24,13 +24,11 @@ from harness.report.console import (
     print_environment,
     print_seconds,
     print_tables,
-    print_wall_time,
     warn,
 )
 from harness.report.decode_loop import PERCENTILES, loop_tables
 from harness.report.table import Table, markdown
 from harness.report.tables import result_tables
-from harness.session.session import WallTime
 from harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
@@ -72,13 +70,11 @@ def print_run(console: Console, run: Run) -> list[Table]:
     return tables
 
 
-def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: WallTime | None = None) -> None:
-    """Tables on screen and in ``folder``/table.md, plots beside it. wall_time: None where nothing was measured now."""
+def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside it."""
     began = time.monotonic()
     tables = print_run(console, run)
-    if wall_time is not None:
-        print_wall_time(console, wall_time.by_activity())
-        print_seconds(console, seconds_of(run))
+    print_seconds(console, seconds_of(run))
     (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
     drawn, references = [], []
     if (run.cells or run.loops) and not no_plots:

@@ -224,17 +224,11 @@ class _Text:
         return Measurement(longest_part(lines), self.most or longest_line(lines))
 
 
-def print_wall_time(console: Console, by_activity: Mapping[str, float]) -> None:
-    """``99 s: 21 starting, 18 verifying, 47 timing, 13 auditing``."""
-    shares = ", ".join(f"{seconds:.0f} {activity}" for activity, seconds in by_activity.items())
-    console.print(Text(f"{sum(by_activity.values()):.0f} s: {shares}"))
-
-
 def print_seconds(console: Console, seconds: Mapping[str, float]) -> None:
-    """``seconds by activity: start 3.1, import 1.0, …``; nothing where the record does not tell."""
+    """``103 s: start 3.1, import 1.0, …``; nothing where the record does not tell."""
     if seconds:
         named = ", ".join(f"{activity} {s:.1f}" for activity, s in seconds.items())
-        console.print(Text(f"seconds by activity: {named}", style="dim"))
+        console.print(Text(f"{sum(seconds.values()):.0f} s: {named}", style="dim"))
 
 
 def print_counts(console: Console, lines: Sequence[Cell | Loop], noun: str = "cell") -> None:

@@ -21,7 +21,7 @@ from harness.config.work_items import Cells
 from harness.discover import FOLDERS, ROOT, UPSTREAM
 from harness.records.schema import Cell, Segment
 from harness.session.messages import Job, Ready
-from harness.session.session import Progress, Session, WallTime
+from harness.session.session import Progress, Session
 from harness.session.worker import START_LIMIT_S, RunError
 from harness.wording import counted, did_you_mean, first_line
 
@@ -156,9 +156,9 @@ class _OnNode:
     def ready(self) -> Ready:
         return self._session.__enter__().ready
 
-    def run(self, item: Cells) -> tuple[list[Cell | Segment], WallTime]:
+    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
         lines = [outcome for outcome in self._session.run([item]) if not isinstance(outcome, Progress)]
-        return lines, self._session.wall_time
+        return lines, self._session.timing_s
 
     def close(self, wait_s: float) -> None:
         self._session.close(wait_s)
@@ -169,7 +169,7 @@ class ClusterGpu:
 
     def __init__(self, name: str, job: Job, model: str) -> None:
         self.name, self._job, self._model = name, job, model
-        self.wall_time, self.doing = WallTime(), ""
+        self.timing_s, self.doing = 0.0, ""
         self._actor: ActorHandle | None = None
         self._aborted = False
 
@@ -197,7 +197,7 @@ class ClusterGpu:
 
     def run(self, item: Cells) -> list[Cell | Segment]:
         self.doing = f"{item.operator} {item.point}"
-        lines, self.wall_time = self._answer(self._actor.run.remote(item))
+        lines, self.timing_s = self._answer(self._actor.run.remote(item))
         return lines
 
     def _answer(self, reference: Any, limit_s: float | None = None) -> Any:

@@ -28,7 +28,19 @@ from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.packages import checkouts, versions
-from harness.records.schema import Cell, Code, Finding, Metrics, Place, Proof, Reason, Status, cell_key, rounded
+from harness.records.schema import (
+    Cell,
+    Code,
+    Environment,
+    Finding,
+    Metrics,
+    Place,
+    Proof,
+    Reason,
+    Status,
+    cell_key,
+    rounded,
+)
 from harness.session.measure import Measuring, check_context, is_context_lost
 from harness.session.messages import Heartbeat, Job, Outputs, Ready
 from harness.session.proofs import machine_hash
@@ -54,8 +66,10 @@ if TYPE_CHECKING:
     from harness.records.decode_loop import Loop
     from harness.timing.cuda_timer import CudaTimer
 
-#: Seconds of full load when the device is brought up, and again before the first sample of a run and after IDLE_S.
-RAMP_S, RAMP_AGAIN_S, IDLE_S = 1.0, 0.2, 1.0
+#: Before the calibration the GPU is under full load until it has had the same clock at the end of STEADY_STEPS steps in
+#: turn, at most RAMP_STEPS of RAMP_STEP_S seconds; again for RAMP_AGAIN_S where it was idle for IDLE_S.
+RAMP_STEP_S, RAMP_STEPS, STEADY_STEPS = 0.1, 10, 3
+RAMP_AGAIN_S, IDLE_S = 0.2, 1.0
 #: On a CPU each variant has a time budget for each of these.
 SWEEP, ARRAY, RANDOM = "sweep", "array", "random"
 #: One point of the array, or one random batch, may take 1/SHARES of the budget.
@@ -149,14 +163,15 @@ class Evaluator:
         self._interpreter = interpreter.launch_counter()
         self.timer: CudaTimer | None = None
         self._clocks = self._loops = None
-        self._machine: str | None = None
         self._idle_since = math.inf
         #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
         self._compiled: dict[str, dict[str, str]] = {}
+        #: Seconds of verification before the calibration.
+        self._verified_s: Counter[str] = Counter()
 
-    def bring_up(self) -> None:
-        """Bring the device up and ramp the clocks, or compile CUDA sources where there is no GPU."""
+    def bring_up(self) -> Environment:
+        """Bring the device up, or compile CUDA sources where there is no GPU."""
         if self._job.device == "cuda":
             from harness.timing.clocks import Clocks
             from harness.timing.cuda_timer import CudaTimer
@@ -165,30 +180,37 @@ class Evaluator:
                 self._job.measure.graph_copies, self._job.measure.cache, lock_of(self._job.host_lock)
             )
             self._clocks = Clocks()
-            if self._job.timed:
-                with nvtx_range("ramp", "ramp"):
-                    self.timer.ramp(RAMP_S)
         elif self._job.compiled:
             self._compiled = compile_all(self._job.compiled)
+        needs = package_needs(self.catalog.variants)
+        self._environment = describe(self._job.device, self._clocks, versions(needs), checkouts(needs))
+        self._machine = machine_hash(self._environment)
+        return self._environment
 
     def ready(self) -> Ready:
-        """Describe the device, and on a GPU calibrate."""
-        calibration, began = None, time.perf_counter()
+        """On a GPU, ramp the clocks and calibrate."""
+        calibration, seconds = None, {"import": self._import_s, **self._verified_s}
         if self._job.device == "cuda":
             from harness.timing.calibrate import BRIEF_ROUNDS, calibrate
 
             if self._job.timed:
-                self.timer.ramp(RAMP_AGAIN_S)
+                with nvtx_range("ramp", "ramp"):
+                    self._ramp_up()
                 self._clocks.set_run_clock()
+                began = time.perf_counter()
                 calibration = calibrate(self.timer, self._clocks, BRIEF_ROUNDS if self._job.brief else None)
+                seconds["calibration"] = time.perf_counter() - began
             torch.cuda.profiler.start()
-        seconds = {"import": self._import_s}
-        if calibration is not None:
-            seconds["calibration"] = time.perf_counter() - began
-        needs = package_needs(self.catalog.variants)
-        environment = describe(self._job.device, self._clocks, versions(needs), checkouts(needs))
-        self._machine = machine_hash(environment)
-        return Ready(environment, calibration, self._compiled, seconds)
+        return Ready(self._environment, calibration, self._compiled, seconds)
+
+    def _ramp_up(self) -> None:
+        clocks_mhz: list[int | None] = []
+        for _ in range(RAMP_STEPS):
+            self.timer.ramp(RAMP_STEP_S)
+            reading = self._clocks.read(power=False)
+            clocks_mhz.append(reading.sm_clock_mhz if reading else None)
+            if clocks_mhz[-1] is not None and clocks_mhz[-STEADY_STEPS:] == [clocks_mhz[-1]] * STEADY_STEPS:
+                return
 
     def close(self) -> None:
         if self._job.device == "cuda":
@@ -385,6 +407,8 @@ class Evaluator:
         Raises ContextLost.
         """
         variant = self.catalog.find(item.operator, item.variant)
+        if self._job.timed:
+            return self._verified_first(item, variant)
         if item.known_failure:
             findings = [self._at_known_failure(variant, item)]
         elif item.axes is not None or item.name is not None:
@@ -392,6 +416,17 @@ class Evaluator:
         else:
             findings = self._findings(variant)
         return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in findings)
+
+    def _verified_first(self, item: Verify, variant: Variant) -> Iterator[Heartbeat | Checked]:
+        """What ``cells`` does first for a variant, which it then does not repeat; the finding of one that is wrong."""
+        if unavailable(variant, self._job.device):
+            return
+        began, compiled_s = time.perf_counter(), self.compiled_s
+        yield from self._check_edge_cases(variant)
+        self._verified_s.update(self.spent(began, compiled_s))
+        if rejection := self._states[variant.id].rejection:
+            yield Checked(operator=item.operator, variant=item.variant, finding=rejection)
+            check_context(self._job.device)
 
     def _at_known_failure(self, variant: Variant, item: Verify) -> Finding:
         """The finding at a known failure. Far rows have one for each input, or none if memory is short; the first

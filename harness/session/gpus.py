@@ -18,11 +18,11 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from harness.config.load import Measure
-from harness.config.work_items import Cells
+from harness.config.work_items import Cells, Checked
 from harness.records.differences import differences
-from harness.records.schema import Cell, Segment
+from harness.records.schema import Cell, Environment, Segment
 from harness.session.messages import Job, Ready
-from harness.session.session import Progress, Session, WallTime, calibration_errors, segment
+from harness.session.session import Progress, Session, calibration_errors, segment
 from harness.session.worker import RunError, Worker, start_worker
 from harness.wording import counted
 
@@ -38,11 +38,11 @@ LOCK_NOTE = "host times are measured under a lock, by one worker per machine at 
 class Gpu(Protocol):
     """One GPU with its session, used by one thread; ``abort`` may be called by any.
 
-    name: for messages, such as "GPU 1". wall_time: seconds so far, by activity. doing: the current activity.
+    name: for messages, such as "GPU 1". timing_s: seconds for which it timed so far. doing: the current activity.
     """
 
     name: str
-    wall_time: WallTime
+    timing_s: float
     doing: str
 
     def start(self) -> Ready:
@@ -63,9 +63,12 @@ class LocalGpu:
     def __init__(self, name: str, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
         self.name, self.doing, self._make = name, "", start
         self._session = Session(job, self._started)
-        self.wall_time = self._session.wall_time
         self._workers: list[Worker] = []
         self._aborted = False
+
+    @property
+    def timing_s(self) -> float:
+        return self._session.timing_s
 
     def start(self) -> Ready:
         return self._session.__enter__().ready
@@ -195,13 +198,12 @@ class SeveralGpus:
         )
 
     @property
-    def wall_time(self) -> WallTime:
-        """The mean over all GPUs."""
-        times = [gpu.wall_time for gpu in self._gpus]
-        audited = [time.auditing for time in times if time.auditing is not None]
-        mean = lambda name: sum(getattr(time, name) for time in times) / len(times)  # noqa: E731
-        auditing = sum(audited) / len(times) if audited else None
-        return WallTime(mean("starting"), mean("verifying"), mean("timing"), auditing)
+    def environment(self) -> Environment:
+        return self.ready.environment
+
+    def verify_first(self, items: Sequence[Cells]) -> Iterator[Checked]:
+        """Nothing: every GPU verifies what it measures."""
+        yield from ()
 
     def run(self, items: Sequence[Cells]) -> Iterator[Cell | Segment | Progress]:
         """The outcomes of all points, each of one GPU."""
@@ -214,7 +216,7 @@ class SeveralGpus:
             at_work = [task.member for task in busy.values()]
             for member in [member for member in self._members if member not in at_work][: len(points)]:
                 item = points.take(member.number)
-                busy[member.thread.submit(member.gpu.run, item)] = _UnderWay(member, item, member.gpu.wall_time.timing)
+                busy[member.thread.submit(member.gpu.run, item)] = _UnderWay(member, item, member.gpu.timing_s)
             for future in wait(busy, timeout=SHOWN_EVERY_S, return_when=FIRST_COMPLETED).done:
                 for line in self._finished(points, busy.pop(future), future):
                     done += isinstance(line, Cell)
@@ -272,7 +274,7 @@ class SeveralGpus:
             raise error
         lines = [] if error else future.result()
         why = str(error) if error else _throttled(lines)
-        points.return_time(task.item.budget_s - (member.gpu.wall_time.timing - task.timed_before_s))
+        points.return_time(task.item.budget_s - (member.gpu.timing_s - task.timed_before_s))
         if error and len(self._members) == 1:
             raise error
         if why is not None and len(self._members) > 1:

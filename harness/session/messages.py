@@ -1,6 +1,6 @@
 """The messages between a session and its worker processes: plain data, as MessagePack.
 
-A worker begins with a Job, and answers Done when its device is up, or Fatal. Then it is sent Calibrate, work items and
+A worker begins with a Job, and answers Up when its device is up, or Fatal. Then it is sent Calibrate, work items and
 Outputs, at last an empty message. Each is answered with its events as they happen, then Done.
 """
 
@@ -93,6 +93,12 @@ class Heartbeat(_Message):
     name: str = ""
 
 
+class Up(_Message):
+    """The answer to a Job. environment: of an evaluator only."""
+
+    environment: Environment | None = None
+
+
 class Ready(_Message):
     """An evaluator's answer to Calibrate. compiled: CUDA source -> architecture -> "ok" or NVRTC's error (without a GPU
     only). seconds: as in Header.
@@ -146,7 +152,7 @@ class Done(_Message):
 
 #: What is sent to a worker, and what a worker sends.
 Message = Calibrate | Cells | Verify | RandomBatches | LoopItem | Outputs
-Event = Heartbeat | Ready | AuditReady | Cell | Loop | Checked | Outputs | Compared | Audited | Fatal | Done
+Event = Heartbeat | Up | Ready | AuditReady | Cell | Loop | Checked | Outputs | Compared | Audited | Fatal | Done
 encode = msgspec.msgpack.Encoder().encode
 message_of = msgspec.msgpack.Decoder(Message).decode
 event_of = msgspec.msgpack.Decoder(Event).decode

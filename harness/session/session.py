@@ -24,6 +24,7 @@ from harness.records.schema import (
     Audit,
     Calibration,
     Cell,
+    Environment,
     Finding,
     Header,
     Place,
@@ -37,9 +38,12 @@ from harness.session.messages import Audited, AuditReady, Compared, Heartbeat, J
 from harness.session.proofs import machine_hash
 from harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.session.worker import RunError, Worker, WorkerDied, start_worker
+from harness.wording import counted
 
 #: The audit is dropped for the rest of the run after this many deaths while no variant had control.
 MAX_UNATTRIBUTED_DEATHS = 3
+#: As many variants as an author edits together; more are verified when their first cells come.
+MOST_VERIFIED_FIRST = 4
 
 
 @dataclass(frozen=True)
@@ -51,23 +55,6 @@ class Progress:
     doing: str
 
 
-@dataclass
-class WallTime:
-    """Seconds of a run by activity. verifying includes compilation; auditing is None where nothing is audited."""
-
-    starting: float = 0.0
-    verifying: float = 0.0
-    timing: float = 0.0
-    auditing: float | None = None
-
-    @property
-    def total(self) -> float:
-        return sum(self.by_activity().values())
-
-    def by_activity(self) -> dict[str, float]:
-        return {activity: seconds for activity, seconds in vars(self).items() if seconds is not None}
-
-
 #: What a session yields.
 Outcome = Cell | Loop | Checked | Segment | Progress
 
@@ -75,17 +62,18 @@ Outcome = Cell | Loop | Checked | Segment | Progress
 class Session:
     """A context manager: entering it starts the processes, leaving it ends them.
 
-    start: makes a process for a job.
-    ready: what the first process says of the device, with the auditor's times joined to its calibration.
+    start:       makes a process for a job.
+    environment: of the first process, before the calibration.
+    timing_s:    seconds for which variants were timed.
     """
 
-    ready: Ready
+    environment: Environment
+    timing_s: float = 0.0
 
     def __init__(self, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
         self._job, self._start = job, start
         self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.brief
         self._compares = job.timed
-        self.wall_time = WallTime(auditing=0.0 if self._audits else None)
         self._workers: list[SupervisedWorker] = []
         self._auditor: SupervisedWorker | None = None
         self._comparer: SupervisedWorker | None = None
@@ -93,15 +81,17 @@ class Session:
         self._no_audit: str | None = None
         self._begun: set[str] = set()
         self._process = 0
+        self._ready: Ready | None = None
 
     def __enter__(self) -> Session:
+        self._began = time.monotonic()
         try:
             # They bring the device up at the same time, and calibrate one after the other.
             self._evaluator = self._started("evaluate")
             self._auditor = self._started("audit") if self._audits else None
             self._comparer = self._started("compare") if self._compares else None
-            self.ready = self._wait_until_ready()
-            self._machine = machine_hash(self.ready.environment)
+            self.environment = self._evaluator.wait_until_up().environment
+            self._machine = machine_hash(self.environment)
         except BaseException:
             self.close(0)
             raise
@@ -110,17 +100,42 @@ class Session:
     def __exit__(self, error: type | None, *_: Any) -> None:
         self.close(30.0 if error is None else 0)
 
+    @property
+    def ready(self) -> Ready:
+        """What the first process says of the device once it is calibrated, which the first use waits for, with the
+        auditor's times. Raises RunError.
+        """
+        if self._ready is None:
+            self._ready = self._wait_until_ready(self._began)
+        return self._ready
+
+    def verify_first(self, items: Sequence[WorkItem]) -> Iterator[Checked]:
+        """What is wrong with variants of ``items`` without a proof, if they are few: a wrong kernel is told before the
+        timer is calibrated. What passed is not verified again.
+        """
+        unproven = dict.fromkeys(
+            (item.operator, name)
+            for item in items
+            if isinstance(item, Cells)
+            for name in item.variants
+            if name not in item.proven and name not in item.slow
+        )
+        if len(unproven) <= MOST_VERIFIED_FIRST:
+            for operator, name in unproven:
+                events = self._others(Verify(operator=operator, variant=name))
+                yield from (event for event in events if isinstance(event, Checked))
+
     def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
         """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its
         process fails alone: the process is replaced and runs the others again.
         """
+        _ = self.ready
         total = left = sum(len(item.variants) for item in items)
         for item in items:
             if isinstance(item, Cells) and item.budget_s is None:
-                budget_left_s = max(self._job.measure.time_budget_s - self.wall_time.timing, 0.0)
+                budget_left_s = max(self._job.measure.time_budget_s - self.timing_s, 0.0)
                 item = structs.replace(item, budget_s=budget_left_s * len(item.variants) / left)
             left -= len(item.variants)
-            began, before = time.monotonic(), self.wall_time.total
             done = total - left - len(item.variants)
             for outcome in self._cells(item) if isinstance(item, Cells) else self._others(item):
                 if isinstance(outcome, Cell | Loop):
@@ -128,7 +143,6 @@ class Session:
                 elif isinstance(outcome, Heartbeat):
                     outcome = Progress(done, total, f"{item.id_of(outcome.variant)} {item.label}".rstrip())
                 yield outcome
-            self.wall_time.verifying += time.monotonic() - began - (self.wall_time.total - before)
         yield Progress(total, total, "")
 
     def close(self, wait_s: float = 30.0) -> None:
@@ -202,8 +216,7 @@ class Session:
         """The cells with the auditor's results. A cell that cannot be audited is kept, with the reason."""
         if not cells:
             return
-        began, pending = time.monotonic(), {cell.variant: cell for cell in cells}
-        last = began
+        last, pending = time.monotonic(), {cell.variant: cell for cell in cells}
         if self._no_audit is None:
             try:
                 for event in self._settled(self._auditor, item, list(pending)):
@@ -220,7 +233,6 @@ class Session:
                     self._give_up_audit(str(error))
         for cell in pending.values():
             yield _unaudited(cell, self._no_audit or "the second process did not answer")
-        self.wall_time.auditing += time.monotonic() - began
 
     def _settled(self, worker: SupervisedWorker, item: Any, batch: Collection[str]) -> Iterator[Any]:
         """The events of some variants of an item; of a variant that ended the process, or may not run again because it
@@ -229,7 +241,7 @@ class Session:
         pending, died_before, batches = list(batch), False, [list(batch)]
         for name in batch:
             if deaths := worker.excluded(item.id_of(name)):
-                text = f"not run again: it ended its process {MAX_DEATHS} times; {deaths.last_reason}"
+                text = f"not run again: it ended its process {counted(deaths.count, 'time')}; {deaths.last_reason}"
                 pending.remove(name)
                 yield item.failed(name, check="no_crash", message=text, deaths=deaths.count)
         while batches:
@@ -250,7 +262,7 @@ class Session:
             except WorkerDied as error:
                 death = error
             if worker is self._evaluator:
-                self.wall_time.timing += worker.attribution.timing_s
+                self.timing_s += worker.attribution.timing_s
             if death is None:
                 continue
             attribution = worker.attribution
@@ -260,7 +272,7 @@ class Session:
                 died_before = True
                 worker.unattributed_deaths += 1
             if failed is not None:
-                worker.blame(item.id_of(failed), death)
+                worker.blame(item.id_of(failed), death, most=MAX_DEATHS if self._ready else 1)
                 if failed in pending:
                     pending.remove(failed)
                     yield item.failed(failed, **_blame(item, attribution, death))
@@ -274,8 +286,9 @@ class Session:
         self._workers.append(worker)
         return worker
 
-    def _wait_until_ready(self) -> Ready:
-        began, cupti_s = time.monotonic(), 0.0
+    def _wait_until_ready(self, began: float) -> Ready:
+        """began: when the process was started, by time.monotonic()."""
+        cupti_s = 0.0
         self._evaluator.wait_until_up()
         if self._auditor and self._no_audit is None:
             up = time.monotonic()
@@ -291,14 +304,13 @@ class Session:
                 self._calibrate_auditor()
             ready = self._joined(ready)
             cupti_s += time.monotonic() - calibrated
-        starting_s = time.monotonic() - began
-        self.wall_time.starting += starting_s
-        rest = starting_s - cupti_s - sum(ready.seconds.values())
+        rest = time.monotonic() - began - cupti_s - sum(ready.seconds.values())
         cupti = {"CUPTI": cupti_s} if self._auditor else {}
         return structs.replace(ready, seconds=rounded({"start": max(rest, 0.0), **ready.seconds, **cupti}))
 
     def _replaced(self, worker: SupervisedWorker, death: WorkerDied) -> Iterator[Segment]:
-        """Start a process anew."""
+        """Start a process anew. Before the first calibration the record does not know the one that died."""
+        began = time.monotonic()
         if worker is self._auditor:
             if worker.unattributed_deaths >= MAX_UNATTRIBUTED_DEATHS:
                 raise RunError(f"the second process died while no variant was running: {death}")
@@ -308,9 +320,9 @@ class Session:
                 raise RunError(self._no_audit)
             return
         worker.restart()
-        if worker is self._evaluator:
+        if worker is self._evaluator and self._ready is not None:
             self._process += 1
-            yield segment(self._wait_until_ready(), str(death), self._job.measure.cache, self._process)
+            yield segment(self._wait_until_ready(began), str(death), self._job.measure.cache, self._process)
         else:
             worker.wait_until_up()
 

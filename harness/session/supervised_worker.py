@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.session.attribution import FaultAttribution
-from harness.session.messages import AuditReady, Event, Fatal, Job, Message, Ready
+from harness.session.messages import AuditReady, Event, Fatal, Job, Message, Ready, Up
 from harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
@@ -25,6 +25,7 @@ class Deaths:
 
     count: int = 0
     last_reason: str = ""
+    excluded: bool = False
 
 
 class SupervisedWorker:
@@ -48,9 +49,9 @@ class SupervisedWorker:
         """Start the first process."""
         self._worker = self._start(self._job)
 
-    def wait_until_up(self) -> None:
+    def wait_until_up(self) -> Up:
         """Wait until the process has brought the device up."""
-        self._answer(lambda worker: worker.up)
+        return self._answer(lambda worker: worker.up)
 
     def wait_until_ready(self) -> Ready | AuditReady:
         """What the process says of its calibration."""
@@ -95,16 +96,17 @@ class SupervisedWorker:
             self.attribution.observe(event, time.monotonic())
             yield event
 
-    def blame(self, variant_id: str, death: WorkerDied) -> None:
-        """Count a death against ``operator/variant``."""
+    def blame(self, variant_id: str, death: WorkerDied, most: int = MAX_DEATHS) -> None:
+        """Count a death against ``operator/variant``, which is not run again after ``most`` of them."""
         deaths = self._deaths.setdefault(variant_id, Deaths())
         deaths.count += 1
         deaths.last_reason = str(death)
+        deaths.excluded |= deaths.count >= most
 
     def excluded(self, variant_id: str) -> Deaths | None:
         """The deaths of a variant that has too many of them to be run again; None for any other."""
         deaths = self._deaths.get(variant_id)
-        return deaths if deaths is not None and deaths.count >= MAX_DEATHS else None
+        return deaths if deaths is not None and deaths.excluded else None
 
     def restart(self) -> None:
         """Replace the process, which need not compile the CUDA sources again; then ``wait_until_up``."""

@@ -27,6 +27,7 @@ from harness.session.messages import (
     Message,
     Outputs,
     Ready,
+    Up,
     encode,
     event_of,
     message_of,
@@ -86,12 +87,12 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
     try:
         try:
             owner = Owner(job)
-            owner.bring_up()
+            up = Up(owner.bring_up())
         except Exception as error:  # there is nothing to clean up yet
             send(Fatal(first_line(error)))
             return
         owner.announce = send
-        send(Done())
+        send(up)
         while received := connection.recv_bytes():
             for event in _events(owner, message_of(received)):
                 send(event)
@@ -153,7 +154,7 @@ class Worker:
         self._process = process
 
     @cached_property
-    def up(self) -> Done | Fatal:
+    def up(self) -> Up | Fatal:
         """Waits until the process has brought the device up. Raises WorkerDied."""
         return self._receive(START_LIMIT_S, "it should have been ready by then")
 

@@ -1,4 +1,4 @@
-"""The operations that ran on the GPU, traced by CUPTI through torch.profiler.
+"""The operations that ran on the GPU, traced by CUPTI through PyTorch's profiler.
 
 Once CUPTI is attached, launches take the host longer for the rest of the process, so a process that times with a clock
 must not use this module.
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile  # that of torch.profiler also imports Inductor: seconds at the first trace
 
 from harness.timing.api_calls import waits
 
@@ -46,10 +46,10 @@ class Trace:
 def trace(work: Callable[[], Any]) -> Trace:
     """Run ``work`` and wait for it. No operations where another tool uses CUPTI."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
+    with profile(use_cpu=False, use_device="cuda", use_kineto=True, acc_events=True) as profiler:
         work()
         torch.cuda.synchronize()
-    events = profiler.profiler.kineto_results.events()
+    events = profiler.kineto_results.events()
     operations = [
         Operation(e.name(), e.start_ns(), e.duration_ns() / 1e3) for e in events if e.device_type() == DeviceType.CUDA
     ]

@@ -41,6 +41,15 @@ class _ProbedOutput:
         return tuple(dimension[chosen] for dimension in self.index)
 
 
+def _unravelled(positions: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    """As torch.unravel_index, which imports sympy for it: seconds in the first cell of a process."""
+    index = []
+    for size in reversed(shape):
+        index.append(positions % size)
+        positions = positions // size
+    return tuple(reversed(index))
+
+
 class OutputProbe:
     """Probes the outputs of one point, for launches on the first batch of the fixture."""
 
@@ -54,7 +63,7 @@ class OutputProbe:
             positions = must.reshape(-1).nonzero().reshape(-1)
             if len(positions):
                 positions = positions[torch.randint(len(positions), (SETS, ELEMENTS), device=positions.device)]
-                index = tuple(torch.unravel_index(positions, must.shape))
+                index = _unravelled(positions, must.shape)
                 correct = as_integers(expected.value)[index]
                 buffer = as_integers(fixture.outputs.buffers[name].tensor)
                 self._outputs.append(_ProbedOutput(name, buffer, index, correct, wrong=~correct))

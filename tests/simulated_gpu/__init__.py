@@ -399,7 +399,7 @@ class SimulatedGpu:
     def profile(self, **_: Any) -> Iterator[Any]:
         self.seen = []
         results = SimpleNamespace()
-        yield SimpleNamespace(profiler=SimpleNamespace(kineto_results=results))
+        yield SimpleNamespace(kineto_results=results)
         events = [
             SimpleNamespace(**{key: (lambda value=value: value) for key, value in zip(_EVENT_FIELDS, one, strict=True)})
             for one in self.seen

@@ -152,7 +152,7 @@ def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_pa
     operator = owner.catalog.operators["decode_native"]
     variants = [owner.catalog.find("decode_native", name) for name in ("chain_clamp", "mine")]
     item = cells(operator, operator.complete({"batch_size": 3}), variants)
-    machine = proofs.machine_hash(owner.ready().environment)
+    machine = proofs.machine_hash(owner.bring_up())
     proof = Proof(key="a", verified_at="2026", gpu_id="b")
     item = replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
     found = {event.variant: event for event in owner.cells(item) if isinstance(event, Cell)}
@@ -164,7 +164,7 @@ def test_a_worker_on_another_machine_does_not_believe(monkeypatch):
     checked = []
     monkeypatch.setattr(evaluator, "check_variant", lambda operator, variant, *_, **__: checked.append(variant) or [])
     owner = evaluator.Evaluator(Job("cpu", (), 0, Measure(max_rounds=3, min_rounds=3), timed=True))
-    owner.ready()
+    owner.bring_up()
     operator, variant = owner.catalog.operators["decode_native"], owner.catalog.find("decode_native", "chain_clamp")
     item = cells(operator, operator.complete({"batch_size": 3}), [variant])
     proven = {"chain_clamp": Proof(key="a", verified_at="2026")}

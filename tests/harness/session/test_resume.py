@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from harness.cli import commands
 from harness.config.sweep import cells
+from harness.config.work_items import Cells
 from harness.discover import discover
 from harness.records.file import Writer, read_run, write_run
 from harness.records.schema import Cell, Metrics, RecordError, Segment, Status
@@ -36,7 +37,7 @@ def bench(tmp_path, monkeypatch):
         cells_left = iter(range(dies_after))
 
         def script(item):
-            for name in item.variants:
+            for name in item.variants if isinstance(item, Cells) else ():
                 if next(cells_left, None) is None:
                     raise KeyboardInterrupt
                 metrics = Metrics(bytes_moved=1, cpu_us=[1.0, 1.1, 1.2, 1.1, 1.0], rounds=5)
@@ -62,7 +63,7 @@ def test_an_interrupted_run_is_completed_with_the_same_seed(bench):
     assert keys() == KEYS
     assert Path("out/run.jsonl").read_bytes().startswith(before)
     assert [job.seed for job in workers.started["evaluate"]] == [seed]
-    assert workers.asked["evaluate"] == [("flat_view",), ("chain_clamp", "flat_view")]
+    assert workers.asked["evaluate"][-2:] == [("flat_view",), ("chain_clamp", "flat_view")]
     resumed = read_run("out/run.jsonl")
     (segment,) = resumed.segments
     assert (segment.process, segment.why) == (1, "resumed")

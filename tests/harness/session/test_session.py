@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from harness.config.load import CONFIGS, Measure, load
 from harness.config.loops import plan_loops
 from harness.config.sweep import cells
-from harness.config.work_items import Checked, Verify, keys_of
+from harness.config.work_items import Cells, Checked, Verify, keys_of
 from harness.contract import COMPILER
 from harness.records.endings import ending
 from harness.records.schema import AUDITED, Audit, Cell, Finding, Place, Proof, Segment, Status
@@ -200,17 +201,17 @@ def test_a_death_in_verification_rejects_the_variant_and_names_the_place(limited
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_wall_time_is_counted_by_activity(monkeypatch):
+def test_what_no_other_activity_took_is_the_start(monkeypatch):
     """A clock that ticks a second whenever it is read."""
     seconds = itertools.count()
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(seconds)))
-    with Session(Job("cpu", (), 0, Measure(), timed=True), FakeWorkers(evaluator())) as session:
-        assert session.wall_time.by_activity() == {"starting": 1.0, "verifying": 0.0, "timing": 0.0}
+    ready = structs.replace(READY, seconds={"import": 2.0, "verify": 3.0})
+    with Session(Job("cpu", (), 0, Measure(), timed=True), FakeWorkers(evaluator(), [ready])) as session:
+        for _ in range(9):
+            next(seconds)
+        assert session.ready.seconds == {"start": 5.0, "import": 2.0, "verify": 3.0}
         list(session.run(items(2)))
-    spent_s = session.wall_time.by_activity().values()
-    assert min(spent_s) > 0
-    # The last reading is the end of the second point.
-    assert sum(spent_s) < next(seconds)
+    assert session.timing_s > 0
 
 
 def test_what_is_slow_to_verify_comes_last_at_the_first_point_of_an_operator(catalog):
@@ -288,6 +289,40 @@ def test_a_worker_that_cannot_be_replaced_ends_the_run_and_keeps_the_cells():
     assert workers.closed["evaluate"] == 2
 
 
+def test_few_new_variants_are_verified_before_the_calibration():
+    def script(item):
+        yield Heartbeat(item.variants[0], "verify")
+        if isinstance(item, Verify) and item.variant == "dies":
+            yield WorkerDied(KILLED)
+        elif isinstance(item, Verify) and item.variant == "wrong":
+            finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
+            yield Checked(operator="o", variant="wrong", finding=finding)
+        elif isinstance(item, Cells):
+            yield from evaluator()(item)
+
+    names = ("proven", "slow", "right", "wrong", "dies")
+    plan = items(2, names=names, proven={"proven": Proof(key="k", verified_at="2026")}, slow=("slow",))
+    workers = FakeWorkers(script)
+    with Session(Job("cpu", (), 0, Measure(), timed=True), workers) as session:
+        told = {checked.variant: checked.finding.check for checked in session.verify_first(plan)}
+        assert workers.asked["evaluate"] == [("right",), ("wrong",), ("dies",)]
+        outcomes = list(session.run(plan))
+    assert told == {"wrong": "exact", "dies": "no_crash"}
+    # The record begins after it, so it knows one process, and does not run again what ended one before it.
+    assert not any(isinstance(outcome, Segment) for outcome in outcomes)
+    ended = [outcome for outcome in outcomes if isinstance(outcome, Cell) and outcome.variant == "dies"]
+    assert [(cell.status, cell.finding.check) for cell in ended] == [("failed", "no_crash")] * 2
+    assert ("dies",) not in workers.asked["evaluate"][3:]
+
+
+def test_many_new_variants_are_verified_with_their_cells():
+    plan = items(names=[str(number) for number in range(module.MOST_VERIFIED_FIRST + 1)])
+    workers = FakeWorkers(evaluator())
+    with Session(Job("cpu", (), 0, Measure(), timed=True), workers) as session:
+        assert not list(session.verify_first(plan))
+    assert not workers.asked["evaluate"]
+
+
 def test_only_the_first_worker_compiles_sources():
     workers = FakeWorkers(evaluator(dies_verifying="b"))
     job = Job("cpu", (), 0, Measure(), timed=True, compiled=(Path("b.cu"),))
@@ -313,17 +348,21 @@ def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_f
 
     with Session(Job("cuda", (), 0, Measure(), timed=True), FakeWorkers(script, audit=auditor())) as session:
         came_up = list(happened)
+        _ = session.ready
+        ready = happened[len(came_up) :]
+        happened.clear()
         for one in session.run(items(names="ab", slow=("a",))):
             if isinstance(one, Cell):
                 happened.append(("cell", one.variant))
-    assert came_up == [
+    assert came_up == [("wait_until_up", "evaluate")]
+    assert ready == [
         ("wait_until_up", "evaluate"),
         ("wait_until_up", "audit"),
         ("wait_until_ready", "evaluate"),
         ("wait_until_ready", "audit"),
     ]
     happened = [one for one in happened if one != ("wait_until_up", "compare")]
-    assert happened[4:] == [("asked", ("b",)), ("cell", "b"), ("asked", ("a",)), ("cell", "a")]
+    assert happened == [("asked", ("b",)), ("cell", "b"), ("asked", ("a",)), ("cell", "a")]
 
 
 # --- the audit --------------------------------------------------------------------------------------------------------
