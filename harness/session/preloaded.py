@@ -4,12 +4,15 @@ process must not have seen one, and no Triton, as each worker chooses whether to
 torch comes first, so that its libraries lie at the same addresses whatever the suite imports (fork_server.py).
 """
 
+import atexit
 import os
 from contextlib import suppress
 from importlib import import_module
 
 import torch  # noqa: F401
 
+# The server ends with the command: taking torch's modules apart would keep a pipe from the command open meanwhile.
+atexit.register(os._exit, 0)
 os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
 with suppress(Exception):  # a worker meets it again, and reports it
     for _name in ("auditor", "evaluator", "comparer"):
