@@ -30,6 +30,20 @@ class Command:
     add_options: Callable[[argparse.ArgumentParser], None]
 
 
+#: Every command, in the order of the help.
+COMMANDS: dict[str, Command] = {}
+
+
+def _command(name: str, runs: str, help: str, *examples: str) -> Callable[[Callable], Callable]:
+    """Mark the function that adds the options of a command."""
+
+    def mark(add_options: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
+        COMMANDS[name] = Command(runs, help, examples, add_options)
+        return add_options
+
+    return mark
+
+
 #: Flags of earlier versions -> what they are called now.
 RENAMED = {"--floor-us": "--min-change-us", "--figure": "--metric", "--no-capacity": "--no-array"}
 
@@ -42,15 +56,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
 
 
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from harness import __version__
-
-        print(f"spec-decode-bench {__version__}")
-        parser.exit()
-
-
 def parser() -> Parser:
+    from harness import __version__
+
     top = Parser(
         prog="bench.py",
         usage="python bench.py CONFIG.yaml [flags]\n       python bench.py COMMAND ...",
@@ -58,7 +66,9 @@ def parser() -> Parser:
         epilog="python bench.py COMMAND --help shows examples and flags of a command.",
         allow_abbrev=False,
     )
-    top.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    top.add_argument(
+        "--version", action="version", version=f"spec-decode-bench {__version__}", help="print the version"
+    )
     subparsers = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog="bench.py")
     for name, command in COMMANDS.items():
         examples = [f"  python bench.py {arguments}" for arguments in command.examples]
@@ -86,6 +96,13 @@ def _config(path: str) -> str:
 # --- options of each command ------------------------------------------------------------------------------------------
 
 
+@_command(
+    "run",
+    "run:run",
+    "verify and measure; write record, tables and plots (the default)",
+    "configs/mtp3.yaml",
+    "configs/mtp3.yaml --variants my_kernel.py --only 'decode_native/*'",
+)
 def _run_options(run: argparse.ArgumentParser) -> None:
     run.add_argument("configs", metavar="CONFIG", nargs="+", type=_config, help=f"{CONFIG_HELP}; a run for each")
     _add_sweep_options(run)
@@ -134,6 +151,13 @@ def _add_reverify(command: argparse.ArgumentParser) -> None:
     )
 
 
+@_command(
+    "verify",
+    "commands:verify_command",
+    "check variants on many more points; nothing is timed",
+    "verify configs/mtp3.yaml",
+    "verify --defects",
+)
 def _verify_options(verify: argparse.ArgumentParser) -> None:
     _add_config(verify, nargs="?")
     _add_sweep_options(verify)
@@ -145,7 +169,7 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
     )
     verify.add_argument(
         "--random",
-        type=_count,
+        type=_whole(0, 10**6, "0 to a million"),
         default=25,
         metavar="N",
         help="random batches per variant (default 25; 0: none)",
@@ -159,6 +183,13 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
     alone.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
 
 
+@_command(
+    "compare",
+    "commands:compare_command",
+    "faster or slower? two revisions, or two variants, from records",
+    "compare base/ head/",
+    "compare results/mine --variants mine cuda_fused",
+)
 def _compare_options(compare: argparse.ArgumentParser) -> None:
     side = "a record (run.jsonl), the folder of a run, or a folder of several: one for each process"
     compare.add_argument("base", metavar="BASE", help=f"the older revision: {side}")
@@ -211,6 +242,13 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
     )
 
 
+@_command(
+    "gate",
+    "commands:gate_command",
+    "is this tree slower than REV? measures both in turns until it is sure",
+    "gate configs/mtp3.yaml --base main",
+    "gate configs/vllm.yaml --upstream vllm --checkout ../vllm --base main --head my-branch",
+)
 def _gate_options(gate: argparse.ArgumentParser) -> None:
     origin = gate.add_mutually_exclusive_group(required=True)
     _add_config(origin, nargs="?")
@@ -237,12 +275,14 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     origin.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
 
 
+@_command("merge", "commands:merge_command", "join the shards of a sweep into one run", "merge a/ b/ --out all/")
 def _merge_options(merge: argparse.ArgumentParser) -> None:
     merge.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of the shards")
     _add_out(merge, "where the merged record, its table and plots go", required=True)
     _add_no_plots(merge)
 
 
+@_command("plot", "commands:plot_command", "draw all plots of records", "plot results/mtp3")
 def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument(
         "runs", nargs="+", metavar="RUN", help="records (run.jsonl), folders of one or several, profiles (profile.json)"
@@ -253,6 +293,12 @@ def _plot_options(plot: argparse.ArgumentParser) -> None:
     _add_out(plot, "where the plots go (default: results/plots)", default=Path("results/plots"))
 
 
+@_command(
+    "report",
+    "commands:report_command",
+    "GPU models side by side: a column and a panel for each",
+    "report h200/full.jsonl h100/full.jsonl",
+)
 def _report_options(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders of them, of several GPU models"
@@ -269,6 +315,9 @@ def _report_options(report: argparse.ArgumentParser) -> None:
     _add_no_plots(report)
 
 
+@_command(
+    "check-record", "commands:check_record_command", "is this record fit to be committed?", "check-record results/mtp3"
+)
 def _check_record_options(check: argparse.ArgumentParser) -> None:
     check.add_argument("run", metavar="FILE", help="a record (run.jsonl) or the folder of a run")
 
@@ -279,6 +328,12 @@ def _add_by(command: argparse.ArgumentParser) -> None:
     )
 
 
+@_command(
+    "export",
+    "commands:export_command",
+    "a table for pandas: a row per metric and cell",
+    "export results/mtp3 --csv > cells.csv",
+)
 def _export_options(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "runs", nargs="+", metavar="RUN", help="records, folders of runs, or folders of several records"
@@ -287,6 +342,12 @@ def _export_options(export: argparse.ArgumentParser) -> None:
     export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes (default: stdout)")
 
 
+@_command(
+    "history",
+    "commands:history_command",
+    "where times changed over many commits",
+    "history results/nightly --only '*_fused'",
+)
 def _history_options(history: argparse.ArgumentParser) -> None:
     history.add_argument(
         "runs", nargs="+", metavar="RECORD", help="records, folders of runs, or folders of several records"
@@ -299,6 +360,7 @@ def _history_options(history: argparse.ArgumentParser) -> None:
     _add_out(history, "where history.md and the plot go (default: results/history)", default=Path("results/history"))
 
 
+@_command("list", "commands:list_command", "operators; or all about one of them", "list", "list decode_native")
 def _list_options(listing: argparse.ArgumentParser) -> None:
     listing.add_argument(
         "operator", metavar="OPERATOR", nargs="?", help="show its variants, axes, rules, edge cases and checks"
@@ -308,6 +370,12 @@ def _list_options(listing: argparse.ArgumentParser) -> None:
     _add_device(listing)
 
 
+@_command(
+    "profile",
+    "commands:profile_command",
+    "kernels, gaps and API calls of each cell, under a profiler",
+    "profile configs/smoke.yaml --tool nsys",
+)
 def _profile_options(profile: argparse.ArgumentParser) -> None:
     _add_config(profile)
     _add_sweep_options(profile)
@@ -318,7 +386,10 @@ def _profile_options(profile: argparse.ArgumentParser) -> None:
         "that starts this command",
     )
     profile.add_argument(
-        "--calls", type=_calls, metavar="N", help="calls of each cell in each phase (default 10; ncu: 1)"
+        "--calls",
+        type=_whole(1, 1000, "1 to 1000"),
+        metavar="N",
+        help="calls of each cell in each phase (default 10; ncu: 1)",
     )
     profile.add_argument(
         "--phase",
@@ -339,28 +410,25 @@ def _profile_options(profile: argparse.ArgumentParser) -> None:
     _add_no_plots(profile)
 
 
+@_command(
+    "doctor",
+    "commands:doctor_command",
+    "is this GPU fit to measure? calibrates the timer and looks for profilers",
+    "doctor",
+)
 def _doctor_options(doctor: argparse.ArgumentParser) -> None:
     _add_out(doctor, "where the record and the calibration plot go (default: not written)")
     _add_device(doctor)
 
 
-def _whole(text: str, least: int, most: int, words: str) -> int:
-    # Python converts no text of thousands of digits.
-    if not text.isdecimal() or len(text) > 20 or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {words}")
-    return int(text)
+def _whole(least: int, most: int, words: str) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        # Python converts no text of thousands of digits.
+        if not text.isdecimal() or len(text) > 20 or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {words}")
+        return int(text)
 
-
-def _seed(text: str) -> int:
-    return _whole(text, 0, 2**53, "0 to 2**53")
-
-
-def _count(text: str) -> int:
-    return _whole(text, 0, 10**6, "0 to a million")
-
-
-def _calls(text: str) -> int:
-    return _whole(text, 1, 1000, "1 to 1000")
+    return number
 
 
 def _minutes(text: str) -> float:
@@ -425,87 +493,12 @@ def _add_sweep_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--seed",
-        type=_seed,
+        type=_whole(0, 2**53, "0 to 2**53"),
         metavar="N",
         help="seed of all random inputs (default: CONFIG's, else a fresh one; in verify always a fresh one)",
     )
     _add_variants(command)
     _add_device(command)
-
-
-#: Every command, in the order of the help.
-COMMANDS = {
-    "run": Command(
-        "run:run",
-        "verify and measure; write record, tables and plots (the default)",
-        ("configs/mtp3.yaml", "configs/mtp3.yaml --variants my_kernel.py --only 'decode_native/*'"),
-        _run_options,
-    ),
-    "verify": Command(
-        "commands:verify_command",
-        "check variants on many more points; nothing is timed",
-        ("verify configs/mtp3.yaml", "verify --defects"),
-        _verify_options,
-    ),
-    "compare": Command(
-        "commands:compare_command",
-        "faster or slower? two revisions, or two variants, from records",
-        ("compare base/ head/", "compare results/mine --variants mine cuda_fused"),
-        _compare_options,
-    ),
-    "gate": Command(
-        "commands:gate_command",
-        "is this tree slower than REV? measures both in turns until it is sure",
-        (
-            "gate configs/mtp3.yaml --base main",
-            "gate configs/vllm.yaml --upstream vllm --checkout ../vllm --base main --head my-branch",
-        ),
-        _gate_options,
-    ),
-    "merge": Command(
-        "commands:merge_command", "join the shards of a sweep into one run", ("merge a/ b/ --out all/",), _merge_options
-    ),
-    "plot": Command("commands:plot_command", "draw all plots of records", ("plot results/mtp3",), _plot_options),
-    "report": Command(
-        "commands:report_command",
-        "GPU models side by side: a column and a panel for each",
-        ("report h200/full.jsonl h100/full.jsonl",),
-        _report_options,
-    ),
-    "check-record": Command(
-        "commands:check_record_command",
-        "is this record fit to be committed?",
-        ("check-record results/mtp3",),
-        _check_record_options,
-    ),
-    "export": Command(
-        "commands:export_command",
-        "a table for pandas: a row per metric and cell",
-        ("export results/mtp3 --csv > cells.csv",),
-        _export_options,
-    ),
-    "history": Command(
-        "commands:history_command",
-        "where times changed over many commits",
-        ("history results/nightly --only '*_fused'",),
-        _history_options,
-    ),
-    "list": Command(
-        "commands:list_command", "operators; or all about one of them", ("list", "list decode_native"), _list_options
-    ),
-    "profile": Command(
-        "commands:profile_command",
-        "kernels, gaps and API calls of each cell, under a profiler",
-        ("profile configs/smoke.yaml --tool nsys",),
-        _profile_options,
-    ),
-    "doctor": Command(
-        "commands:doctor_command",
-        "is this GPU fit to measure? calibrates the timer and looks for profilers",
-        ("doctor",),
-        _doctor_options,
-    ),
-}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,4 @@
-"""The checks that can reject a variant: the columns of ``list`` and ``verify``. docs/verification.md explains them.
-
-Never imports torch.
-"""
+"""The checks that can reject a variant: the columns of ``list`` and ``verify``. docs/verification.md explains them."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _panel(ax: Axes, history: History, series: Series) -> None:
     for place, state in enumerate(history.states):
         for run in state.runs:
             cell = next((one for one in run.cells if one.key == series.cell.key), None)
-            if cell is not None and (us := median_us(cell, series.metric)) is not None:
+            if cell is not None and (us := median_us(cell, history.metric)) is not None:
                 ax.plot(place, us, "o", color=DOTS, markersize=3, zorder=2)
     places = [place for place, level in enumerate(series.level_us) if level == level]
     ax.step(places, [series.level_us[place] for place in places], where="mid", color=LEVEL, linewidth=1.2, zorder=3)

@@ -185,6 +185,14 @@ def run(environment: Environment, cells: list[Cell], name: str = "mtp3", seed: i
     return Run("test.jsonl", Header(**(values | header)), cells)
 
 
+def with_header(run: Run, **changes) -> Run:
+    return structs.replace(run, header=structs.replace(run.header, **changes))
+
+
+def with_metrics(cell: Cell, **changes) -> Cell:
+    return structs.replace(cell, metrics=structs.replace(cell.metrics, **changes))
+
+
 def sweep_run(
     environment: Environment | None = None, scale: float = 1.0, seed: int = 0, batch_sizes=(1, 8, 32, 128, 256)
 ) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from harness.records.decode_loop import Loop, LoopBlock, LoopRequest, LoopSpan
 from harness.records.schema import SCHEMA_VERSION, Environment, Header, Metrics, Run, Status
@@ -159,6 +160,5 @@ def many_loops(rng: np.random.Generator, concurrencies: Sequence[int] = (1, 8, 3
 
 
 def _with(one: Loop, alone: Metrics, spans: list[LoopSpan]) -> Loop:
-    from msgspec import structs
 
-    return structs.replace(one, alone=alone, waited_us=alone.eager_us, trace=spans)
+    return replace(one, alone=alone, waited_us=alone.eager_us, trace=spans)

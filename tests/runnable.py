@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -22,6 +23,11 @@ def healthy(operator: str | None = None, compiled: bool = False) -> list[Variant
 def defective(operator: str | None = None) -> list[Variant]:
     """Variants with a historic defect, which must be rejected."""
     return [v for v in _runnable(operator) if v.defect is not None]
+
+
+def variant_of(setup: Callable, operator: str = "decode_native", **more: Any) -> Variant:
+    """A variant of the tests, named as its set-up function."""
+    return Variant(operator, setup.__name__, setup, doc="", origin="test", **more)
 
 
 def on_device(tensors: Any, **replaced: torch.Tensor) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.records.schema import Run
 from tests import factory
@@ -16,13 +16,13 @@ def side(make: Callable[[int], Run], processes: int = 4, first: int = 0, **envir
     runs = []
     for process in range(first, first + processes):
         run = make(process)
-        header = structs.replace(
+        header = replace(
             run.header,
             seed=0,
             started=f"2026-01-01T00:{process:02}:00+00:00",
-            environment=structs.replace(run.header.environment, **environment),
+            environment=replace(run.header.environment, **environment),
         )
-        runs.append(structs.replace(run, header=header, path=f"run{process}.jsonl"))
+        runs.append(replace(run, header=header, path=f"run{process}.jsonl"))
     return tuple(runs)
 
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 import bench
 from tests import factory
@@ -117,7 +117,7 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
     """From a made-up record, as the block is in a document only once there is one of a GPU."""
     speeds = {"op_chain": 40.0, "triton_fused": 2.2, "cuda_fused": 1.5, "deep_gemm": 4.8}
     cells = [factory.cell("paged_mqa_schedule", name, {"batch_size": 128}, gpu=us) for name, us in speeds.items()]
-    cells[-1] = structs.replace(cells[-1], known_failures={"negative lengths*": "engines clamp them"})
+    cells[-1] = replace(cells[-1], known_failures={"negative lengths*": "engines clamp them"})
     cells.append(factory.cell("decode_native", "chain_clamp", {"batch_size": 128}, gpu=5.0))
     environment = factory.gpu_environment(packages={"deep_gemm": "2.5.0"})
     monkeypatch.setattr(splice, "record", lambda name: factory.run(environment, cells))
@@ -147,8 +147,8 @@ def test_kernels_that_changed_since_their_record_are_named(changed, line):
     cells = [factory.cell(*name.split("/"), {"batch_size": 8}, gpu=2.0) for name in (TRITON, CUDA)]
     cells.append(factory.cell("decode_native", "chain_clamp", {"batch_size": 8}, gpu=5.0))
     run = factory.run(factory.gpu_environment(), cells)
-    header = structs.replace(run.header, sources=sources_today(TRITON, CUDA, changed=changed))
-    text = "\n".join(splice.tables(structs.replace(run, header=header)))
+    header = replace(run.header, sources=sources_today(TRITON, CUDA, changed=changed))
+    text = "\n".join(splice.tables(replace(run, header=header)))
     assert line in text if line else "changed since" not in text
 
 

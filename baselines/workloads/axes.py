@@ -14,16 +14,16 @@ from baselines.workloads.context_lengths import label_lengths, longest, parse_le
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Point, Rule
 
+#: Counts and sizes reach kernels as int32.
+INT32_MAX = 2**31 - 1
 
-def whole(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
+
+def whole(minimum: int, maximum: int = INT32_MAX) -> Callable[[Any], int]:
     """Parser of integers in [minimum, maximum]. It raises ValueError for anything else, booleans and floats too."""
-    legal = f"an integer >= {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
 
     def parse(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise ValueError(f"must be {legal}")
-        if maximum is not None and value > maximum:
-            raise ValueError(f"must be {legal}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise ValueError(f"must be an integer from {minimum} to {maximum}")
         return value
 
     return parse

@@ -1,4 +1,4 @@
-"""The times of several GPU models side by side. Never imports torch."""
+"""The times of several GPU models side by side."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ class AcrossGpus:
         rows = [row for row in self.rows if (row.cell.operator, row.cell.variant) == (operator, variant)]
         return [row for row in rows if len(row.us) == len(self.gpus)]
 
-    def ratio(self, row: GpuRow, gpu: str) -> float | None:
-        """How many times faster than the first GPU; None where one of them has no time."""
-        first = row.us.get(self.gpus[0])
-        return first / row.us[gpu] if first is not None and gpu in row.us else None
-
 
 def across_gpus(runs: Sequence[Run], metric: str) -> AcrossGpus:
     """A cell of which one GPU has several records comes from the latest. Raises RecordError for records that must not
@@ -58,13 +53,9 @@ def across_gpus(runs: Sequence[Run], metric: str) -> AcrossGpus:
         for cell in run.in_order:
             if (median := median_us(cell, metric)) is not None:
                 cells.setdefault(cell.key, cell)
-                us.setdefault(cell.key, {})[gpu_name(run)] = median
+                us.setdefault(cell.key, {})[run.header.environment.gpu] = median
     if not cells:
         raise RecordError(f"no cell of these records has {metric}; choose another one with --metric")
-    gpus = tuple(dict.fromkeys(gpu_name(run) for run in runs))
+    gpus = tuple(dict.fromkeys(run.header.environment.gpu for run in runs))
     rows = tuple(GpuRow(cell, us[key]) for key, cell in cells.items())
     return AcrossGpus(metric, runs[0].cache, gpus, tuple(runs), rows)
-
-
-def gpu_name(run: Run) -> str:
-    return run.header.environment.gpu

@@ -1,7 +1,7 @@
 """The cache states that a call can be timed in: how each is prepared, and how a run checks that it holds.
 
 A new state is one entry of CACHE_STATES; harness/timing/cache.py prepares it, the configuration accepts its name as
-``measure.cache``. Never imports torch.
+``measure.cache``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares two sides, each the records of several processes, cell by cell: slower, faster, same or unsure.
 
 Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. The unit of evidence is the process: one median
-per process and cell. docs/comparison.md explains the rule and shows its error rates. Never imports torch.
+per process and cell. docs/comparison.md explains the rule and shows its error rates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.analysis import moderated, stats
 from harness.analysis.stats import Interval
 from harness.analysis.warnings import known_failure_warnings, measurement_warnings
 from harness.exit_codes import BAD, OK, UNSURE
-from harness.records.differences import differences
+from harness.records.differences import Difference, differences
 from harness.records.endings import ending
 from harness.records.schema import Cell, Finding, Run, Status, cell_key
 from harness.records.select import chosen
@@ -78,15 +78,6 @@ PRESETS = {
     "pr": Rule(),
     "nightly": Rule(threshold=0.03, min_change_us=0.1),
 }
-
-
-@dataclass(frozen=True)
-class Changed:
-    """A field of the environment or the header, or a setting, in which the sides differ. None: absent."""
-
-    name: str
-    base: Any
-    head: Any
 
 
 @dataclass(frozen=True)
@@ -185,6 +176,7 @@ class Comparison:
     """The result of ``compare``.
 
     gating:    the metrics that decide ``exit_code``.
+    differences: of the sides, which a reader may ask about beside the code.
     cells:     every metric that both sides have of a cell.
     broken:    cells that passed in base and are a mismatch or failed in head; fixed: the reverse.
     lost:      cells of both sides that base timed, without a comparable time in head.
@@ -197,7 +189,7 @@ class Comparison:
     head: tuple[Run, ...]
     rule: Rule
     gating: tuple[str, ...]
-    differences: list[Changed]
+    differences: list[Difference]
     machines: Machines
     cells: list[CellComparison] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
@@ -326,7 +318,8 @@ def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Co
     check_rule(rule)
     _check_runs(base, head, rule)
     gating = rule.metrics or GATING[base[0].header.environment.device]
-    result = Comparison(base, head, rule, gating, _changed(base[0], head[0]), _machines(base, head))
+    listed = differences(base[0], head[0], "listed")
+    result = Comparison(base, head, rule, gating, listed, _machines(base, head))
     _judge(result, _join(result))
     if not (result.gating_cells or result.control_cells or result.broken):
         raise CompareError(
@@ -429,11 +422,6 @@ def identity(run: Run) -> tuple[Any, ...]:
     """What two copies of a record share and two processes do not."""
     timed = next((cell.metrics for cell in run.cells if cell.metrics), None)
     return run.header.started, timed and (tuple(timed.host_us), tuple(timed.cpu_us)), len(run.cells)
-
-
-def _changed(base: Run, head: Run) -> list[Changed]:
-    """What a reader may ask about beside the code. Not the commit, in which compared runs are meant to differ."""
-    return [Changed(change.respect, change.ours, change.theirs) for change in differences(base, head, "listed")]
 
 
 def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
@@ -676,7 +664,7 @@ def _exp(log_ratio: float) -> float:
 
 
 def _judged(row: CellComparison, judgement: _Judgement, rule: Rule) -> CellComparison:
-    base_us, ratio = _geometric_mean(row.base_medians), judgement.ratio
+    base_us, ratio = stats.geometric_mean(row.base_medians), judgement.ratio
     change_us = Interval(*(base_us * (bound - 1) for bound in (ratio.median, ratio.low, ratio.high)))
     return replace(
         row,
@@ -686,11 +674,6 @@ def _judged(row: CellComparison, judgement: _Judgement, rule: Rule) -> CellCompa
         change_us=change_us,
         below_min_change=abs(change_us.median) < rule.min_change_us,
     )
-
-
-def _geometric_mean(values: Medians) -> float:
-    """The geometric mean."""
-    return float(np.exp(np.mean(np.log(values))))
 
 
 def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summary]:
@@ -707,7 +690,7 @@ def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summ
     summaries = []
     for ((operator, variant), group), judgement in zip(groups.items(), _judgements(result, sides), strict=True):
         ratios = [cell.ratio.median for cell in group]
-        mean = _geometric_mean(ratios)
+        mean = stats.geometric_mean(ratios)
         bounds = (mean / judgement.ratio.median * bound for bound in (judgement.ratio.low, judgement.ratio.high))
         summaries.append(
             Summary(

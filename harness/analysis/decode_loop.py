@@ -4,7 +4,7 @@ A block of steps is the unit of evidence: all stacks replay the same requests in
 difference is taken block by block, and the bootstrap resamples blocks. An interval is the value plus or minus a
 quantile of Student's t times the bootstrap's standard error: with ten blocks percentiles of the resamples are too
 narrow, and host times have heavy tails (Hesterberg, "What teachers should know about the bootstrap", The American
-Statistician 69, 2015). Never imports torch.
+Statistician 69, 2015).
 """
 
 from __future__ import annotations
@@ -132,12 +132,6 @@ def tokens_per_s(loop: Loop) -> float:
     """Tokens that all requests received, over the time of the device."""
     tokens = sum(request.tokens for block in loop.blocks for request in block.requests)
     return tokens / (1e-6 * sum(sum(block.itl_us) for block in loop.blocks))
-
-
-def tokens_per_step(loop: Loop) -> float:
-    """Tokens that a request received in a step, on average."""
-    requests = [request for block in loop.blocks for request in block.requests]
-    return sum(request.tokens for request in requests) / sum(request.steps for request in requests)
 
 
 def gap_us(loop: Loop) -> float:

@@ -29,7 +29,6 @@ AGREEMENT and by more than launches * u.
 
 A new estimator is an entry of ESTIMATORS, a field of records.schema.EstimatorSamples, and the code that takes the
 samples of that field: CudaStopwatch.sample in the process that times, or Auditor._samples in the one that uses CUPTI.
-Never imports torch.
 """
 
 from __future__ import annotations
@@ -98,16 +97,12 @@ class Estimator:
     field:     of Metrics and KernelTimes, where its samples are.
     us_a_call: its samples -> microseconds of one call, constant included; None where there are too few.
     in_state:  whether the samples are taken in the run's cache state, and not with a hot cache.
-    residual:  tolerance for a calibration kernel of known duration.
-    agreement: tolerance for a cell's value beside the graph slope.
     """
 
     name: str
     field: str
     us_a_call: Callable[[Any], float | None]
     in_state: bool = False
-    residual: Tolerance = RESIDUAL
-    agreement: Tolerance = AGREEMENT
 
     def value_us(self, times: Metrics | KernelTimes) -> float | None:
         """Microseconds of one call, constant included; None where it was not taken."""
@@ -174,7 +169,7 @@ class Residual:
 
     @property
     def allowed_us(self) -> float:
-        return self.estimator.residual.allowed_us(self.true_us)
+        return RESIDUAL.allowed_us(self.true_us)
 
 
 def residuals(calibration: Calibration) -> list[Residual]:
@@ -271,7 +266,7 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
         value = estimator.value_us(metrics)
         if value is not None:
             value += 0.0 if estimator.in_state else state_adds
-            allowed = max(estimator.agreement.allowed_us(graph), launches * constant.spread_us)
+            allowed = max(AGREEMENT.allowed_us(graph), launches * constant.spread_us)
             others[estimator] = value + constant.of(launches), allowed
     return Estimates(graph, others)
 

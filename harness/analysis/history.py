@@ -1,4 +1,4 @@
-"""A cell's time over commits, and where it changed. Never imports torch.
+"""A cell's time over commits, and where it changed.
 
 The medians of a cell over the states of a history are cut into stretches of equal level by optimal partitioning
 (Jackson et al. 2005), the exact minimum of what PELT and binary segmentation search for:
@@ -74,7 +74,6 @@ class Series:
     """
 
     cell: Cell
-    metric: str
     median_us: tuple[float, ...]
     level_us: tuple[float, ...]
     changes: tuple[Change, ...]
@@ -130,7 +129,7 @@ def history(runs: Sequence[Run], metric: str | None = None, threshold: float = T
     weights = [np.array([len(of_state) for of_state in of_cell], dtype=float) for of_cell in medians]
     penalty = 2 * math.log(sum(int(np.isfinite(of_cell).sum()) for of_cell in timed))
     series = [
-        _series(cell, metric, *of_cell, penalty, threshold)
+        _series(cell, *of_cell, penalty, threshold)
         for cell, *of_cell in zip(cells, timed, weights, variance, strict=True)
     ]
     blind = None
@@ -240,7 +239,7 @@ def _noise(medians: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
 
 
 def _series(
-    cell: Cell, metric: str, us: np.ndarray, weights: np.ndarray, variance: float, penalty: float, threshold: float
+    cell: Cell, us: np.ndarray, weights: np.ndarray, variance: float, penalty: float, threshold: float
 ) -> Series:
     timed = np.flatnonzero(np.isfinite(us))
     logs, counts = np.log(us[timed]), weights[timed]
@@ -253,7 +252,7 @@ def _series(
         Change(int(timed[start]), math.exp(before), math.exp(after))
         for (_, before), (start, after) in itertools.pairwise(levels)
     ]
-    return Series(cell, metric, tuple(us.tolist()), tuple(level_us.tolist()), tuple(changes))
+    return Series(cell, tuple(us.tolist()), tuple(level_us.tolist()), tuple(changes))
 
 
 def partition(values: np.ndarray, weights: np.ndarray, variance: float, penalty: float) -> list[int]:

@@ -21,7 +21,7 @@ target model:
 
     E = sum_{i=0..k} p^i     tokens per step         TPOT = step / E     [us per output token]
 
-The time of the model is assumed to be the same with every variant. Never imports torch.
+The time of the model is assumed to be the same with every variant.
 """
 
 from __future__ import annotations
@@ -66,9 +66,6 @@ class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def itl_us(self, cost_us: float) -> float:
         return self.model_step_us + self.calls_per_step * cost_us
-
-    def tpot_us(self, cost_us: float, max_decode_len: int) -> float:
-        return self.itl_us(cost_us) / self.tokens_per_step(max_decode_len)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Changes of many cells judged from few processes each: moderated variances, false discoveries, power.
 
 Every function works on the last axis, the cells of one comparison; axes before it are independent comparisons, so that
-tools/error_rates.py can judge thousands at once with the code that ``compare`` uses. Never imports torch.
+tools/error_rates.py can judge thousands at once with the code that ``compare`` uses.
 """
 
 from __future__ import annotations

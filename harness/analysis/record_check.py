@@ -1,4 +1,4 @@
-"""Whether a record is fit to be committed: what `bench.py check-record` tells its owner. Never imports torch."""
+"""Whether a record is fit to be committed: what `bench.py check-record` tells its owner."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def _audited(run: Run) -> str | None:
     if "--brief" in shlex.split(run.header.command):
         return "it was recorded with --brief, so it was not audited; record it in full"
     for line in (*run.cells, *run.loops):
-        proofs = line.proofs if isinstance(line, Loop) else {line.variant_id: line.proof} if line.proof else {}
+        proofs = line.proofs if isinstance(line, Loop) else {line.variant_id: line.proof, line.key: line.audit}
         for name, proof in proofs.items():
-            if proof.gpu_id != run.process_of(line).environment.gpu_id:
+            if proof and proof.gpu_id != run.process_of(line).environment.gpu_id:
                 return f"{name} was verified on another GPU; record it with --reverify"
     warnings = audit_warnings(run.cells)
     return f"{warnings[0]}; CUPTI must be free and permitted" if warnings else None

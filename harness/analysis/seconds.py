@@ -1,4 +1,4 @@
-"""Where the seconds of a run went, from its record. Never imports torch."""
+"""Where the seconds of a run went, from its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics derived from raw samples: medians, bootstrap intervals, graph slopes, the copy bound. Never imports torch."""
+"""Metrics derived from raw samples: medians, bootstrap intervals, graph slopes, the copy bound."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def median_us(cell: Cell, metric: str) -> float | None:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+    return float(np.exp(np.mean(np.log(values))))
 
 
 def copy_bandwidth(calibration: Calibration) -> float:

@@ -1,7 +1,7 @@
 """What a reader must know before relying on a run's metrics, in sentences that tables, comparisons and reports share.
 
 A run may not be calibrated, estimators may disagree on a cell, samples may have been taken on a throttled GPU, cells
-may not have been audited. Never imports torch.
+may not have been audited.
 """
 
 from __future__ import annotations
@@ -93,9 +93,3 @@ def measurement_warnings(runs: Sequence[Run]) -> list[str]:
         named = ", ".join(abbreviated(disagreeing))
         sentences.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
     return [*sentences, *throttling_warnings(cells), *audit_warnings(cells)]
-
-
-def warnings(run: Run) -> list[str]:
-    """All of these for a whole run."""
-    known_failures = [*known_failure_warnings(run.cells), *loop_known_failure_warnings(run.loops)]
-    return [*measurement_warnings([run]), *known_failures]

@@ -6,8 +6,7 @@ import argparse
 import itertools
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,6 @@ from rich.text import Text
 
 from harness.analysis.compare import CompareError, compare, compare_variants, identity
 from harness.analysis.warnings import abbreviated
-from harness.cli import streams
 from harness.cli.planning import (
     cuda_sources,
     device_of,
@@ -27,6 +25,7 @@ from harness.cli.planning import (
     prepare,
     print_broken,
     seed_of,
+    writing_to,
 )
 from harness.config.load import ConfigError, Measure
 from harness.config.work_items import keys_of
@@ -114,7 +113,7 @@ def compare_command(options: argparse.Namespace) -> int:
         comparison = compare(base, head, rule)
     newest = Path(options.head or options.base)
     folder = options.out or (newest if newest.is_dir() else newest.parent)
-    with _writing_to(folder):
+    with writing_to(folder):
         return publish(make_console(), comparison, folder, options.html, options.json, options.sort)
 
 
@@ -142,7 +141,7 @@ def gate_command(options: argparse.Namespace) -> int:
         text = f"interrupted: what is complete is kept in {gate.folder}; continue with gate --resume {gate.folder}"
         print_to_stderr(text)
         return INTERRUPTED
-    with _writing_to(gate.folder):
+    with writing_to(gate.folder):
         return publish(console, comparison, gate.folder, html=True, json=True)
 
 
@@ -154,7 +153,7 @@ def merge_command(options: argparse.Namespace) -> int:
     merged = structs.replace(merge(runs), path=str(path))
     refuse_foreign_table(options.out)
     write_run(merged, path)
-    with _writing_to(options.out):
+    with writing_to(options.out):
         report(make_console(), merged, options.out, options.no_plots)
     warnings = []
     if missing := missing_shards(runs):
@@ -197,7 +196,7 @@ def profile_command(options: argparse.Namespace) -> int:
     seed = seed_of(source.config.measure)
     request = profiling.request_of(options, source.config.name, items, catalog, device, seed, tool)
     try:
-        with _writing_to(request.out):
+        with writing_to(request.out):
             if options.attribute is not None:
                 return profiling.attribute_report(make_console(), request, options.attribute, record)
             if tool == "none":
@@ -222,7 +221,7 @@ def plot_command(options: argparse.Namespace) -> int:
     check_together(runs)
     for sentence in mixed_states(runs):
         print_to_stderr(f"note: {sentence}")
-    with _writing_to(options.out), exit_on_interrupt():  # matplotlib's callbacks swallow exceptions
+    with writing_to(options.out), exit_on_interrupt():  # matplotlib's callbacks swallow exceptions
         drawn = draw_all(runs, options.out, options.by)
         for number, profile in enumerate(profiles, 1):
             drawn += draw(profile, options.out / f"timeline{number if len(profiles) > 1 else ''}")
@@ -257,7 +256,7 @@ def report_command(options: argparse.Namespace) -> int:
     across = across_gpus(runs, options.metric)
     console, summary = make_console(), summary_table(across)
     print_tables(console, [summary])
-    with _writing_to(options.out):
+    with writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / "report.md"
         path.write_text(markdown([summary, *operator_tables(across)]), encoding="utf-8")
@@ -291,7 +290,7 @@ def export_command(options: argparse.Namespace) -> int:
     if options.out is None:
         write_csv(columns, sys.stdout)
         return OK
-    with _writing_to(options.out), open(options.out, "w", encoding="utf-8", newline="") as file:
+    with writing_to(options.out), open(options.out, "w", encoding="utf-8", newline="") as file:
         write_csv(columns, file)
     return OK
 
@@ -304,7 +303,7 @@ def history_command(options: argparse.Namespace) -> int:
     runs = _chosen_runs(options.runs, options.only)
     refuse_loops(runs, "history")
     history_of_runs = history(runs, options.metric, options.threshold)
-    with _writing_to(options.out):
+    with writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         drawn = draw(history_of_runs, options.out / "history")
         text = history_markdown(history_of_runs, drawn[0].name)
@@ -319,16 +318,6 @@ def _profile(path: str) -> Profile | None:
     """A profile.json, or the one in a folder; None where there is none."""
     place = Path(path) / PROFILE if Path(path).is_dir() else Path(path)
     return read_document(place, Profile) if place.name == PROFILE and place.is_file() else None
-
-
-@contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.filename == streams.NAME:
-            raise
-        raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
 
 
 def list_command(options: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ from harness.analysis.estimators import ESTIMATORS, RESIDUAL, Estimator, Residua
 from harness.analysis.stats import copy_bandwidth, copy_bound_curve, fit
 from harness.config.load import Measure
 from harness.profiling import tools
-from harness.records.file import Writer, read_run
-from harness.records.schema import Calibration, Header
+from harness.records.file import read_run, write_run
+from harness.records.schema import Calibration, Header, Run
 from harness.report.console import print_calibration_errors, print_environment, print_rows
 from harness.session.messages import Job
 from harness.session.session import Session, header
@@ -75,21 +75,16 @@ def print_profilers(console: Console, device: str) -> None:
     without = "" if cupti else "; sees no GPU: needs a CUDA build of torch"
     rows.append(("torch.profiler", f"{torch.__version__}{', with CUPTI' if cupti else without}"))
     rows.append(("NVTX", f"{version()}{', a tool listens' if is_listened_to() else ''}"))
-    paranoid = tools.perf_event_paranoid()
-    if paranoid is not None:
-        enough = "enough" if paranoid <= 2 else "too strict: sysctl kernel.perf_event_paranoid=2"
-        rows.append(("perf_event_paranoid", f"{paranoid}; {enough} to sample the CPU, which profile does not need"))
     print_rows(console, ("to profile", ""), rows)
 
 
 def _write(console: Console, line: Header, out: Path) -> None:
     from plots import draw_all
 
-    writer = Writer(out / "run.jsonl")
-    writer.write(line)
-    writer.close()
-    drawn = draw_all([read_run(out / "run.jsonl")], out, figures=["calibration"])
-    console.print(Text(f"written: {', '.join(str(path) for path in [writer.path, *drawn])}"))
+    path = out / "run.jsonl"
+    write_run(Run(str(path), line, []), path)
+    drawn = draw_all([read_run(path)], out, figures=["calibration"])
+    console.print(Text(f"written: {', '.join(map(str, [path, *drawn]))}"))
 
 
 def _print_residuals(console: Console, calibration: Calibration) -> None:
@@ -119,6 +114,8 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
         (f"{estimator.name}: add to get time in a graph", str(constant))
         for estimator, constant in estimators.constants(calibration).items()
     ]
+    curve = list(zip(*copy_bound_curve(calibration), strict=True))
+    copies = [f"{size / 1024:,.0f} KiB {us:.2f}" for size, us in curve[::3]]
     misfits = ", ".join(f"{name} {fit(times.graph_us).residual:.2f}" for name, times in kernels.items())
     rows += [
         ("largest deviation of T(k) from its line, µs", misfits),
@@ -126,7 +123,7 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
         ("two events with nothing between", f"{np.median(calibration.empty_pair_us):.2f} µs"),
         ("bare launch, host", f"{np.median(calibration.launch_host_us):.1f} µs"),
         ("copy bandwidth, read + written", f"{copy_bandwidth(calibration) / 1e6:.2f} TB/s"),
-        *_copy_rows(calibration),
+        ("copy bound: fastest copy of so many bytes, µs", ", ".join(copies)),
         ("SM clock under load", f"{calibration.sm_clock_mhz} MHz" if calibration.sm_clock_mhz else "NVML refuses"),
     ]
     rows += [
@@ -134,10 +131,3 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
         for name, cycles in chase_medians(calibration).items()
     ]
     print_rows(console, ("the timer reads", ""), rows)
-
-
-def _copy_rows(calibration: Calibration) -> list[tuple[str, str]]:
-    """Every third size of the copy bound's curve."""
-    curve = zip(*copy_bound_curve(calibration), strict=True)
-    read = [f"{size / 1024:,.0f} KiB {us:.2f}" for size, us in list(curve)[::3]]
-    return [("copy bound: fastest copy of so many bytes, µs", ", ".join(read))]

@@ -38,7 +38,7 @@ from rich.text import Text
 from harness.analysis.compare import Comparison, Rule, compare
 from harness.cli.comparing import rule_of
 from harness.cli.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
-from harness.cli.planning import plan_cells, prepare, seed_of
+from harness.cli.planning import plan_cells, prepare, seed_of, writing_to
 from harness.cli.recording import new_folder
 from harness.config.load import ConfigError, Measure, Source
 from harness.contract import COMPILER
@@ -82,22 +82,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     variants: tuple[str, ...] = ()
     cells: dict[str, tuple[str, ...]] = {}
     rule: Rule
-    base: str
-    base_name: str | None
-    head: str
-    head_name: str | None
-    head_changes: str | None
+    base: Revision
+    head: Revision
     upstream: Upstream | None = None
     reverify: bool = False
 
     @property
     def revisions(self) -> dict[str, Revision]:
-        head = Revision(self.head, self.head_name, self.head_changes)
-        return {BASE: Revision(self.base, self.base_name) if self.upstream is None else head, HEAD: head}
+        return {BASE: self.base, HEAD: self.head}
 
     @property
     def same_code(self) -> bool:
-        return self.upstream is None and self.base == self.head and self.head_changes is None
+        return self.upstream is None and self.base.commit == self.head.commit and self.head.changes is None
 
     def name(self, side: str) -> str:
         """What a side measures, in words."""
@@ -156,12 +152,15 @@ class Gate:
                     if self.settings.upstream is not None:
                         discard(self.folder)
                     return False
-                self._write_down(self.config)
+                with writing_to(self.folder):  # what ``resume`` needs
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    (self.folder / CONFIG).write_bytes(self.config)
+                    (self.folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(self.settings)) + b"\n")
             try:
                 self._verify(suites)
                 for side in (BASE, HEAD):
                     verified = read_run(self._verified(side))
-                    if not _is_timed(verified):
+                    if not any(cell.was_timed for cell in verified.cells):
                         self._say(f"no cell of {side} passed, so nothing is timed")
                         return True
                     can_hold &= _is_gpu(verified)
@@ -222,16 +221,6 @@ class Gate:
             if pair in LOOKS:
                 self._say(f"not sure of {counted(len(undecided), 'cell')}; measuring these again")
             self._measure_pair(pair, suites, only, can_hold)
-
-    def _write_down(self, config: bytes) -> None:
-        """What ``resume`` needs. Raises RecordError."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / CONFIG).write_bytes(config)
-            (self.folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(self.settings)) + b"\n")
-        except OSError as error:
-            reason = f"cannot write to {self.folder}: {error.strerror}; choose another folder with --out"
-            raise RecordError(reason) from None
 
     def comparison(self, pairs: int | None = None) -> Comparison:
         """Of the first ``pairs`` pairs, or of all that are complete. Where there is none, of the processes that
@@ -398,10 +387,6 @@ def _is_gpu(run: Run) -> bool:
     return run.header.environment.gpu is not None
 
 
-def _is_timed(run: Run) -> bool:
-    return any(cell.metrics and cell.metrics.rounds for cell in run.cells)
-
-
 def _has_failed(run: Run) -> bool:
     return any(cell.status == Status.FAILED for cell in run.cells)
 
@@ -446,8 +431,10 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         )
     rule = replace(rule_of(options), only=())
     device, catalog = prepare(options)
-    upstream = None
-    if options.upstream is not None:
+    if options.upstream is None:
+        upstream, base = None, resolve("--base", options.base)
+        head = working_tree(folder) if options.head is None else resolve("--head", options.head)
+    else:
         base = head = working_tree(folder)
         upstream = sides_of(options, folder, catalog)
     try:
@@ -457,19 +444,13 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         if upstream is not None:
             discard(folder)
         raise
-    if upstream is None:
-        base = resolve("--base", options.base)
-        head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     settings = Settings(
         only=tuple(options.only),
         flags=_flags(options, source.config.measure),
         rule=rule,
         variants=_own_variants(options),
-        base=base.commit,
-        base_name=base.name,
-        head=head.commit,
-        head_name=head.name,
-        head_changes=head.changes,
+        base=base,
+        head=head,
         upstream=upstream,
         reverify=options.reverify,
     )
@@ -498,10 +479,9 @@ def resume(folder: Path, console: Console) -> Gate:
         raise RecordError(f"--resume {folder}: no gate here, {STATE} is missing") from None
     except msgspec.DecodeError as error:
         raise RecordError(f"{folder / STATE} cannot be read: {error}") from None
-    then = settings.revisions[HEAD]
-    if settings.head_name is None and (now := working_tree(folder)) != then:
+    if settings.head.name is None and (now := working_tree(folder)) != settings.head:
         raise ConfigError(
-            f"--resume {folder}: its head was the {then}, which has changed to the {now}; begin a new gate"
+            f"--resume {folder}: its head was the {settings.head}, which has changed to the {now}; begin a new gate"
         )
     return Gate(folder, settings, None, console)
 

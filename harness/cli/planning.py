@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
 
 from harness import interpreter
+from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.loops import operators_of, plan_loops
 from harness.config.sweep import plan
 from harness.config.work_items import Cells, LoopItem
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.lazy_torch import lazy_torch
+from harness.records.schema import RecordError
 from harness.report.console import warn
 from harness.session.import_probe import ImportProbe
 from harness.session.interrupt import exit_on_interrupt
@@ -109,3 +111,14 @@ def cuda_sources(items: Sequence[Cells], catalog: Catalog) -> tuple[Path, ...]:
 def print_broken(catalog: Catalog) -> None:
     for file, reason in catalog.broken.items():
         warn(f"{file} is unavailable: {reason}")
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Turns errors of files in the folder of --out into RecordErrors."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename == streams.NAME:
+            raise
+        raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None

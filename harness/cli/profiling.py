@@ -311,15 +311,7 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
         has = f"; it has {others}" if others else ""
         raise ReportError(f"{path} holds no cell of {request.config}{has}: give the configuration that it was made of")
     trace.ranges = kept
-    attributed = attribute(trace)
-    return Profile(
-        **common,
-        tool_version=version or trace.tool_version,
-        rows=attributed.rows,
-        share=attributed.share,
-        outside=attributed.outside,
-        steps=attributed.steps,
-    )
+    return Profile(**common, tool_version=version or trace.tool_version, **vars(attribute(trace)))
 
 
 def publish(console: Console, request: Request, profile: Profile, record: Run | None) -> int:

@@ -7,12 +7,12 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 from msgspec import structs
@@ -26,12 +26,25 @@ from harness.exit_codes import BAD, INTERRUPTED
 from harness.records.decode_loop import Loop
 from harness.records.differences import changed_source
 from harness.records.file import Line, Writer, read_run
-from harness.records.schema import Cell, Environment, Header, Proof, RecordError, Run, Segment, Status, rounded
+from harness.records.schema import (
+    Audit,
+    Cell,
+    Environment,
+    Header,
+    Proof,
+    RecordError,
+    Run,
+    Segment,
+    Status,
+    audited,
+    rounded,
+)
 from harness.report.console import print_to_stderr, progress_bar
 from harness.session import proofs
+from harness.session.gpus import SeveralGpus
 from harness.session.messages import Job, Ready
 from harness.session.resume import check_same_machine, check_same_sources
-from harness.session.session import Outcome, Progress, WallTime, header, segment, utc_now
+from harness.session.session import Outcome, Progress, Session, WallTime, header, segment, utc_now
 from harness.session.sources import source_hashes
 from harness.session.worker import RunError
 from harness.wording import counted
@@ -91,22 +104,6 @@ class Plan:
             raise RunError(f"{changed} was changed during the run, whose cells must all come from one version")
 
 
-class Measuring(Protocol):
-    """A Session, or several GPUs as one."""
-
-    @property
-    def ready(self) -> Ready: ...
-
-    @property
-    def wall_time(self) -> WallTime: ...
-
-    def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
 @dataclass
 class Ending:
     """How the measuring of a run ended.
@@ -121,7 +118,7 @@ class Ending:
     wall_time: WallTime | None = None
 
 
-def record(console: Console, plan: Plan, session: Measuring) -> int:
+def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
     """Measure what is left of a plan into its record, show and draw the record; the exit code.
 
     Ctrl-C keeps and reports what there is.
@@ -162,7 +159,7 @@ def _measured(
     plan: Plan,
     left: Sequence[WorkItem],
     keep: Callable[[Line], None],
-    session: Measuring,
+    session: Session | SeveralGpus,
 ) -> Ending:
     """Keep the first line, and a line for everything that is ``left``, however the run ends. Raises RunError and
     KeyboardInterrupt where it cannot begin.
@@ -204,18 +201,20 @@ def _measured(
 class _Remembered:
     """The proofs of a run.
 
-    keys:    variant -> key of its proof. proven: -> what an earlier run verified.
+    keys:    variant -> key of its proofs. proven: -> what earlier runs verified and audited.
     gpus:    process -> the GPU that it measures on, as in Environment.
     passed:  variant that this run verified -> on which GPU. failed: variants that failed in it.
+    audits:  variant -> what this run audited.
     """
 
     plan: Plan
     environment: Environment
     keys: dict[str, str]
-    proven: dict[str, Proof]
+    proven: dict[str, proofs.Remembered]
     gpus: dict[int, str | None] = field(default_factory=dict)
     passed: dict[str, str | None] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
+    audits: dict[str, dict[str, Audit]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan, code: Mapping[str, str], environment: Environment) -> Self:
@@ -230,7 +229,15 @@ class _Remembered:
         if not self.proven:
             return items
         machine = proofs.machine_hash(self.environment)
-        return [item.with_proofs(self.proven, machine) for item in items]
+        proven = {variant: remembered.proof for variant, remembered in self.proven.items()}
+        return [self._with_audits(item.with_proofs(proven, machine)) for item in items]
+
+    def _with_audits(self, item: WorkItem) -> WorkItem:
+        if not isinstance(item, Cells):
+            return item
+        place = proofs.place(item.axes, self.plan.job.measure.cache)
+        audits = {name: self.proven[item.id_of(name)].audits.get(place) for name in item.proven}
+        return structs.replace(item, audits={name: audit for name, audit in audits.items() if audit is not None})
 
     def see(self, outcome: Outcome) -> None:
         if isinstance(outcome, Segment):
@@ -246,8 +253,16 @@ class _Remembered:
         if outcome.status.is_bad:
             self.failed |= variants
         elif outcome.status is Status.PASSED and outcome.process in self.gpus:
+            gpu_id = self.gpus[outcome.process]
             for variant in variants - proven:
-                self.passed.setdefault(variant, self.gpus[outcome.process])
+                self.passed.setdefault(variant, gpu_id)
+            if isinstance(outcome, Cell) and outcome.audit is None and (counts := audited(outcome.metrics)):
+                place = proofs.place(outcome.axes, self.plan.job.measure.cache)
+                proof = self._proof(outcome.variant_id, gpu_id)
+                self.audits.setdefault(outcome.variant_id, {})[place] = Audit(proof=proof, counts=counts)
+
+    def _proof(self, variant: str, gpu_id: str | None) -> Proof:
+        return Proof(key=self.keys.get(variant, ""), verified_at=utc_now().isoformat(), gpu_id=gpu_id)
 
     def _keys_now(self) -> dict[str, str]:
         return proofs.keys_of(_code(self.plan), self.environment, self.plan.source.config.measure.seed)
@@ -256,11 +271,14 @@ class _Remembered:
         """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""
         for variant in self.failed & set(self.keys):
             proofs.forget(self.keys[variant])
-        new = {variant: gpu for variant, gpu in self.passed.items() if variant not in self.failed}
+        new = {**self.passed, **self.audits}.keys() - self.failed
         now = self._keys_now() if new else {}
-        for variant, gpu in new.items():
+        for variant in sorted(new):
             if variant in now and now[variant] == self.keys.get(variant):
-                proofs.store(now[variant], utc_now().isoformat(), gpu)
+                before = self.proven.get(variant)
+                proof = before.proof if before else self._proof(variant, self.passed[variant])
+                audits = (before.audits if before else {}) | self.audits.get(variant, {})
+                proofs.store(proofs.Remembered(proof, audits))
 
 
 def _code(plan: Plan) -> dict[str, str]:

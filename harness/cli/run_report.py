@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,19 +13,21 @@ from rich.text import Text
 from harness.analysis.seconds import seconds_of
 from harness.discover import ROOT
 from harness.exit_codes import BAD, OK
+from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.records.schema import RecordError, Run, sources_compile
 from harness.report.console import (
     print_calibration_errors,
     print_compiled,
     print_counts,
+    print_endings,
     print_environment,
     print_seconds,
     print_tables,
     print_wall_time,
     warn,
 )
-from harness.report.decode_loop import PERCENTILES, loop_tables, print_endings
+from harness.report.decode_loop import PERCENTILES, loop_tables
 from harness.report.table import Table, markdown
 from harness.report.tables import result_tables
 from harness.session.session import WallTime
@@ -61,11 +62,13 @@ def print_run(console: Console, run: Run) -> list[Table]:
     print_tables(console, [table for table in tables if table.kind != PERCENTILES])
     if run.loops:
         console.print(Text(f"\npercentiles of ITL and TPOT: {Path(run.path).parent / TABLE}", style="dim"))
-        print_endings(console, run.loops)
+        print_counts(console, run.loops, "loop")
+        print_endings(console, ((loop.stack, loop) for loop in run.loops if ending(loop) is not None), "loop")
     else:
         console.print()
         print_compiled(console, run.header.compiled)
         print_counts(console, run.cells)
+        print_endings(console, ((cell.variant_id, cell) for cell in run.cells if cell.status.is_bad), "point")
     return tables
 
 
@@ -98,12 +101,11 @@ def _references(run: Run) -> list[Run]:
     recorded = []
     for path in sorted(REFERENCE.glob("**/*.jsonl")):
         try:
-            recorded.append(read_run(path))
+            reference = read_run(path)
         except RecordError as error:
             warn(f"not drawn beside this run: {error}")
-    return [part for r in recorded if r.cache == run.cache and (part := _only(r, points)).cells]
-
-
-def _only(run: Run, points: Set[tuple[str, str]]) -> Run:
-    """A run without its cells at other points."""
-    return structs.replace(run, cells=[cell for cell in run.cells if cell.point_key in points])
+            continue
+        cells = [cell for cell in reference.cells if cell.point_key in points]
+        if cells and reference.cache == run.cache:
+            recorded.append(structs.replace(reference, cells=cells))
+    return recorded

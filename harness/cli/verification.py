@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.config.sweep import cells
-from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
+from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem, keys_of
 from harness.contract import Variant, in_buffers
 from harness.discover import Catalog, unavailable
 from harness.records.endings import of_reason, place_of, seen
@@ -96,7 +96,7 @@ class Verification:
         here = [variant for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None]
         known_failures = _at_known_failures(self.catalog, healthy, self.job)
         num_random = len(healthy) if random_batches else 0
-        steps = [len(here), len(known_failures), _num_cells(in_array), num_random, _num_cells(sweep)]
+        steps = [len(here), len(known_failures), len(keys_of(in_array)), num_random, len(keys_of(sweep))]
         with progress_bar(self.console, sum(steps)) as update:
 
             def run(session: Session, step: int, items: Sequence[WorkItem], in_array: bool = False) -> None:
@@ -298,7 +298,7 @@ def verify_all(
     results.print_known_failures(healthy)
     results.print_outcome(healthy, command)
     results.print_left_out()
-    print_counts(console, results.cells, reasons=False)
+    print_counts(console, results.cells)
     here = [variant for variant in healthy if variant.id in results.findings]
     rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
     bad_cell = any(cell.status.is_bad for cell in results.cells)
@@ -345,10 +345,6 @@ def _only(items: Sequence[Cells], variants: Collection[Variant]) -> list[Cells]:
     ids = {variant.id for variant in variants}
     cut = (item.of([name for name in item.variants if item.id_of(name) in ids]) for item in items)
     return [item for item in cut if item.variants]
-
-
-def _num_cells(items: Sequence[Cells]) -> int:
-    return sum(len(item.variants) for item in items)
 
 
 def _rejection(findings: Sequence[Finding]) -> Finding | None:

@@ -1,4 +1,4 @@
-"""The section ``decode_loop:`` of a configuration; loops.py plans the loops of it. Never imports torch.
+"""The section ``decode_loop:`` of a configuration; loops.py plans the loops of it.
 
 docs/decode-loop.md describes every key.
 """

@@ -1,6 +1,6 @@
 """Reads the YAML of a run strictly: an unknown key, a wrong type or an unreadable file is an error with file and line.
 
-docs/configuration.md describes every key. Never imports torch.
+docs/configuration.md describes every key.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from harness.config.decode_loop import DecodeLoop
 from harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-#: How deep values may be nested; integers beyond these have no float.
-MAX_DEPTH, MAX_INTEGER = 20, 2**63
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
@@ -31,20 +29,7 @@ Section = TypeVar("Section", bound=msgspec.Struct)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON. A value that its tag or its form does
-    not allow, such as ``!!int x`` or 2024-02-31, is an error with its line.
-    """
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (yaml.YAMLError, RecursionError):
-            raise
-        except Exception:  # PyYAML's constructors raise whatever their conversion raises
-            kind = node.tag.rpartition(":")[2]
-            raise yaml.constructor.ConstructorError(
-                problem=f"{node.value!r} is no {kind}", problem_mark=node.start_mark
-            ) from None
+    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON."""
 
 
 _Loader.add_implicit_resolver(
@@ -138,8 +123,8 @@ class Located:
         try:
             return msgspec.convert(data, struct)
         except msgspec.ValidationError as error:  # its text alone has the path
-            message, _, where = str(error).partition(" - at `$")
-            inner = f"{key}{where.rstrip('`')}".lstrip(".")
+            message, _, where = str(error).partition(" - at ")
+            inner = f"{key}{where.rpartition('$')[2].rstrip('`')}".lstrip(".")
             raise self.error(inner, _in_words(message) + _choices(inner)) from None
 
     def check_names(self, data: Mapping[str, Any], struct: type, key: str = "") -> None:
@@ -170,33 +155,14 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     for key, value in (overrides or {}).items():
         _override(path, data, lines, key, value)
     file = Located(path, lines)
-    _check_values(file, data, "")
     file.check_names(data, Config)
     _check_kind(file, data)
-    for i, grid in enumerate(data["sweep"] if isinstance(data.get("sweep"), list) else []):
-        for name in grid if isinstance(grid, dict) else []:
-            if not isinstance(name, str):
-                raise file.error(f"sweep[{i}].{name}", "an axis is a name, not a number")
     config = file.converted(data, Config)
     if len(set(config.measure.graph_copies)) < 2:
         raise file.error("measure.graph_copies", "needs two different numbers of copies, or there is no slope")
     if config.measure.min_rounds > config.measure.max_rounds:
         raise file.error("measure.min_rounds", "must not exceed measure.max_rounds")
     return Source(path, lines, config=config)
-
-
-def _check_values(file: Located, value: Any, key: str, depth: int = 0) -> None:
-    """Raises ConfigError for a value that a record could not hold: its header has the configuration."""
-    if depth > MAX_DEPTH:
-        raise file.error(key, f"nested more than {MAX_DEPTH} deep")
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise file.error(key, "a number of more than 64 bits")
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            _check_values(file, inner, f"{key}.{name}" if key else str(name), depth + 1)
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            _check_values(file, inner, f"{key}[{i}]", depth + 1)
 
 
 def _check_kind(file: Located, data: Mapping[str, Any]) -> None:
@@ -245,7 +211,7 @@ def parse_overrides(texts: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {text}: expected KEY=VALUE, for example --set batch_size=[1,8]")
         try:
             overrides[key] = yaml.load(value, Loader=_Loader)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates and nesting
             raise ConfigError(f"--set {text}: the value is not YAML ({_yaml_problem(error)})") from None
     return overrides
 
@@ -263,11 +229,9 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         node = loader.get_single_node()
         _note_lines(path, node, "", lines)
         data = loader.construct_document(node) if node is not None else None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates and nesting
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
-        if isinstance(error, yaml.reader.ReaderError):  # a character that YAML does not allow
-            place = f"{path}:{len(text[: error.position + 1].splitlines())}"
         raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
@@ -296,8 +260,6 @@ def _nearest_file(path: Path) -> str:
 
 
 def _yaml_problem(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
     return getattr(error, "problem", None) or str(error).splitlines()[0]
 
 

@@ -1,4 +1,4 @@
-"""The decode loops of a configuration: which stacks take turns where, with which variants. Never imports torch."""
+"""The decode loops of a configuration: which stacks take turns where, with which variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From grids to points to cells: which operator runs where, with which variants. Never imports torch."""
+"""From grids to points to cells: which operator runs where, with which variants."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 A plan is a list of them (harness/config), a Session runs them (harness/session). Operators and variants are named, and
 looked up where they run. Each item asks for the outcomes of ``variants``, and can be cut down to some of them.
-Never imports torch.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from baselines.workloads.engine_state import EngineShape
 from harness.config.decode_loop import DecodeLoop, geometry_name
 from harness.contract import Buffers
 from harness.records.decode_loop import Loop, loop_key
-from harness.records.schema import Cell, Finding, Metrics, Place, Proof, Reason, Status, cell_key
+from harness.records.schema import Audit, Cell, Finding, Metrics, Place, Proof, Reason, Status, cell_key
 
 
 class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
@@ -30,7 +29,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     in_array: whether it is a point of the covering array: every variant is launched once, and none is timed.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
     proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
-                 hash of (harness/session/proofs.py).
+                 hash of (harness/session/proofs.py). audits: likewise, variants that were audited at this point.
     check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
 
@@ -45,6 +44,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     in_array: bool = False
     budget_s: float | None = None
     proven: dict[str, Proof] = {}
+    audits: dict[str, Audit] = {}
     machine: str = ""
     check_seed: int = 0
 

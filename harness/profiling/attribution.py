@@ -23,7 +23,7 @@ _DECIMALS = 3
 
 @dataclass
 class Attribution:
-    """rows: in the order in which the cells ran."""
+    """As the fields of Profile. rows: in the order in which the cells ran."""
 
     rows: list[Row]
     share: Share

@@ -72,21 +72,17 @@ def read(path: Path, cells: Collection[str]) -> list[KernelCounters]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ReportError(f"cannot read {path}: {error.strerror}") from None
-    return parse(text, cells, str(path))
-
-
-def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]:
     start = text.find('"ID"')
     if start < 0:
         raise ReportError(
-            f"{where} is not a raw page of Nsight Compute; create one with: ncu --import REPORT.ncu-rep --csv --page "
+            f"{path} is not a raw page of Nsight Compute; create one with: ncu --import REPORT.ncu-rep --csv --page "
             "raw --print-units base"
         )
     rows = list(csv.reader(io.StringIO(text[start:])))
     heads = rows[0]
     missing = [metric for metric in METRICS.values() if metric not in heads]
     if "Kernel Name" not in heads or len(missing) == len(METRICS):
-        raise ReportError(f"{where} has none of the metrics that `bench.py profile --tool ncu` collects")
+        raise ReportError(f"{path} has none of the metrics that `bench.py profile --tool ncu` collects")
     counters = []
     for row in rows[1:]:
         values = dict(zip(heads, row, strict=False))

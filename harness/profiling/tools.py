@@ -41,7 +41,6 @@ DOWNLOADS = {
 PROFILERS = ("nsys", "ncu")
 #: Seconds that a tool may take to print its version.
 _VERSION_LIMIT_S = 60
-_PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 
 
@@ -136,11 +135,3 @@ def _is_admin() -> bool:
         return os.geteuid() == 0
     cap_sys_admin = 21
     return effective is not None and bool(int(effective[1], 16) >> cap_sys_admin & 1)
-
-
-def perf_event_paranoid() -> int | None:
-    """The kernel's setting; None where it has none."""
-    try:
-        return int(_PARANOID.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None

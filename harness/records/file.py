@@ -81,7 +81,7 @@ class Writer:
         self._file.close()
 
 
-def _content(path: str | Path) -> bytes:
+def content(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -93,8 +93,8 @@ def is_empty_record(path: Path) -> bool:
 
     Raises RecordError where the file cannot be read.
     """
-    content = _content(path)
-    return not content or (content.startswith(b'{"line":"header"') and b"\n" not in content)
+    read = content(path)
+    return not read or (read.startswith(b'{"line":"header"') and b"\n" not in read)
 
 
 def _lock(file: BinaryIO, path: Path, elsewhere: str) -> None:
@@ -151,7 +151,7 @@ def read_run(path: str | Path) -> Run:
 
     Texts are printable in what is returned. Raises RecordError with path and line number.
     """
-    lines = _content(path).split(b"\n")
+    lines = content(path).split(b"\n")
     decoded: list[Line] = []
     truncated = False
     for number, line in enumerate(lines, 1):

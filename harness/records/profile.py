@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from harness.records.file import UNREADABLE, content
 from harness.records.schema import Environment, RecordError, Us
 
 PROFILE_VERSION = 1
@@ -186,12 +187,8 @@ Document = TypeVar("Document", Session, Profile)
 
 def read_document(path: Path, kind: type[Document]) -> Document:
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from None
-    try:
-        document = msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        document = msgspec.json.decode(content(path), type=kind)
+    except UNREADABLE as error:
         raise RecordError(f"{path} is not a {path.name} of `bench.py profile`: {error}") from None
     if document.version != PROFILE_VERSION:
         raise RecordError(f"{path} has version {document.version}; this suite reads version {PROFILE_VERSION}")

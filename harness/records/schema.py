@@ -367,6 +367,23 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_id: str | None = None
 
 
+#: What the second process counts, as fields of Metrics.
+AUDITED = ("cupti_launches", "eager_launches", "allocations", "synchronizations", "memcpys")
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier run that audited the launch of a variant at one point. counts: fields of Metrics, of AUDITED."""
+
+    proof: Proof
+    counts: dict[str, int | dict[str, int] | None]
+
+
+def audited(metrics: Metrics | None) -> dict[str, int | dict[str, int] | None]:
+    """The counts of a cell; empty where it was not audited."""
+    was_audited = metrics is not None and metrics.eager_launches is not None
+    return {name: getattr(metrics, name) for name in AUDITED} if was_audited else {}
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
     """One variant of one operator at one point.
 
@@ -379,6 +396,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     known_failures: edge cases and sequences, as globs, that the variant is declared not to support -> why.
     process:        number of the process that measured it: the header's is 0, the others have a segment.
     proof:          where the variant passed its edge cases, if an earlier run on this kind of machine verified them.
+    audit:          likewise, where its launch at this point was audited; then there is no cupti_us.
     seconds:        activity -> how long it took (harness/analysis/seconds.py).
     """
 
@@ -395,6 +413,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     known_failures: dict[str, str] = {}
     process: int = 0
     proof: Proof | None = None
+    audit: Proof | None = None
     seconds: dict[str, float] = {}
 
     @property

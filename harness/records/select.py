@@ -74,7 +74,7 @@ def with_baseline(runs: Sequence[Run], name: str) -> list[Run]:
     ]
 
 
-def side_paths(path: str | Path) -> list[Path]:
+def read_side(path: str | Path) -> tuple[Run, ...]:
     """The records of one side of a comparison, several processes of the same code: a record; of a folder its
     ``*.jsonl`` and its ``*/run.jsonl``, by name.
 
@@ -82,12 +82,8 @@ def side_paths(path: str | Path) -> list[Path]:
     """
     path = Path(path)
     if not path.is_dir():
-        return [path]
+        return (read_run(path),)
     records = sorted([*path.glob("*.jsonl"), *path.glob("*/run.jsonl")])
     if not records:
         raise RecordError(f"{path}: no record here (*.jsonl or */run.jsonl); give the folder of one or more runs")
-    return records
-
-
-def read_side(path: str | Path) -> tuple[Run, ...]:
-    return tuple(read_run(record) for record in side_paths(path))
+    return tuple(map(read_run, records))

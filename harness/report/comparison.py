@@ -29,7 +29,6 @@ from harness.analysis.compare import (
     Comparison,
     Summary,
     Transition,
-    identity,
 )
 from harness.analysis.stats import METRICS, Interval
 from harness.records.schema import Run, axis_texts, label_parts
@@ -150,9 +149,6 @@ def explanation(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Why the comparison could not tell, the machines, cells that it is blind for, and the metrics that do not gate."""
     sentences = list(comparison.unclear)
-    if comparison.pair is None:
-        both = {identity(run) for run in comparison.base} & {identity(run) for run in comparison.head}
-        sentences += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
     if comparison.machines.why:
         sentences.append(comparison.machines.why)
     if controls := comparison.control_cells:
@@ -350,7 +346,7 @@ def sides_table(comparison: Comparison) -> Table:
 
 def differences_table(comparison: Comparison) -> Table:
     """Fields of the headers in which the sides differ."""
-    rows = text_rows((change.name, _value(change.base), _value(change.head)) for change in comparison.differences)
+    rows = text_rows((change.respect, _value(change.ours), _value(change.theirs)) for change in comparison.differences)
     columns = tuple(map(Column, ("field", "base", "head")))
     return Table("Not the same on both sides", columns, rows, kind="differences")
 
@@ -468,10 +464,6 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: So
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _transition(transition: Transition) -> dict[str, Any]:
-    return asdict(transition) | {"finding": msgspec.to_builtins(transition.finding)}
-
-
 def comparison_json(comparison: Comparison) -> str:
     """Everything, for programs. Times in microseconds, changes as ratios head / base; null where there is no number."""
     rule = asdict(comparison.rule) | {"gating": comparison.gating}
@@ -493,32 +485,25 @@ def comparison_json(comparison: Comparison) -> str:
                     "name": run.header.name,
                     "started": run.header.started,
                     "seed": run.header.seed,
-                    "environment": msgspec.to_builtins(run.header.environment),
+                    "environment": run.header.environment,
                 }
                 for run in runs
             ]
             for side, runs in comparison.sides
         },
-        "machines": asdict(comparison.machines),
-        "differences": [asdict(change) for change in comparison.differences],
+        "machines": comparison.machines,
+        "differences": [{"name": d.respect, "base": d.ours, "head": d.theirs} for d in comparison.differences],
         "warnings": comparison.warnings,
         "summaries": [asdict(summary) | {"counts": dict(summary.counts)} for summary in comparison.summaries],
         "cells": [
             asdict(cell) | {"key": cell.key, "gating": cell.metric in comparison.gating, "fails": cell.fails}
             for cell in comparison.cells
         ],
-        **{name: [_transition(transition) for transition in getattr(comparison, name)] for name in TRANSITIONS},
+        **{name: getattr(comparison, name) for name in TRANSITIONS},
     }
-    return json.dumps(_finite(document), indent=1, ensure_ascii=False, default=str) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(name): _finite(inner) for name, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+    # msgspec writes null for NaN.
+    plain = msgspec.json.decode(msgspec.json.encode(document))
+    return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

@@ -20,11 +20,12 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from harness.records.decode_loop import Loop
 from harness.records.endings import ending
 from harness.records.schema import Cell, Environment
 from harness.report.folding import folded, longest_line, longest_part, longest_word, spaced
 from harness.report.table import Column, Style, Table, text_rows
-from harness.wording import printable
+from harness.wording import counted, printable
 
 #: From this terminal width on a list may reserve room for its first column.
 ROOMY = 90
@@ -236,17 +237,21 @@ def print_seconds(console: Console, seconds: Mapping[str, float]) -> None:
         console.print(Text(f"seconds by activity: {named}", style="dim"))
 
 
-def print_counts(console: Console, cells: Sequence[Cell], reasons: bool = True) -> None:
-    """``42 passed, 3 skipped``, then every mismatch and failure in full: these make the exit code 1."""
-    counts = Counter(cell.status for cell in cells)
-    console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or "no cell"))
-    shown: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells if reasons else ():
-        if cell.status.is_bad:
-            shown.setdefault((cell.variant_id, f"{cell.status}: {ending(cell)}"), []).append(cell)
-    for (variant, text), same in shown.items():
-        more = f" and {len(same) - 1} more point{'s' * (len(same) > 2)}" if len(same) > 1 else ""
-        console.print(Text(f"{variant} at {same[0].point}{more}: {text}", style="red"))
+def print_counts(console: Console, lines: Sequence[Cell | Loop], noun: str = "cell") -> None:
+    """``42 passed, 3 skipped``."""
+    counts = Counter(line.status for line in lines)
+    console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or f"no {noun}"))
+
+
+def print_endings(console: Console, lines: Iterable[tuple[str, Cell | Loop]], noun: str) -> None:
+    """How the lines ended, each reason of a variant or stack once. lines: (its name, line)."""
+    shown: dict[tuple[str, str], list[Cell | Loop]] = {}
+    for name, line in lines:
+        shown.setdefault((name, f"{line.status}: {ending(line)}"), []).append(line)
+    for (name, text), same in shown.items():
+        more = f" and {counted(len(same) - 1, f'more {noun}')}" if len(same) > 1 else ""
+        style = "red" if same[0].status.is_bad else "dim"
+        console.print(Text(f"{name} at {same[0].point}{more}: {text}", style=style))
 
 
 def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) -> None:

@@ -1,26 +1,19 @@
-"""Tables of decode loops: rows are loops, columns are stacks. Console and markdown render the same ones.
-
-Never imports torch.
-"""
+"""Tables of decode loops: rows are loops, columns are stacks. Console and markdown render the same ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rich.console import Console
-from rich.text import Text
-
 from harness.analysis import decode_loop as analysis
 from harness.analysis.decode_loop import Delta, Metric, by_point, is_measured, reference_of
 from harness.analysis.stats import Interval
 from harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
 from harness.records.decode_loop import Loop
-from harness.records.endings import ending
 from harness.records.schema import Run
 from harness.report.table import Entry, Table, variant_table
 from harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
-from harness.wording import counted, signed, significant
+from harness.wording import signed, significant
 
 #: The kind of the tables of percentiles, which are too long for a terminal.
 PERCENTILES = "percentiles"
@@ -75,23 +68,6 @@ def loop_tables(run: Run) -> list[Table]:
             )
         )
     return tables
-
-
-def print_endings(console: Console, loops: Sequence[Loop]) -> None:
-    """``12 passed, 3 unavailable``, then every stack that is not measured with its reason, each reason once."""
-    counts: dict[str, int] = {}
-    for loop in loops:
-        counts[loop.status] = counts.get(loop.status, 0) + 1
-    console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or "no loop"))
-    shown: dict[tuple[str, str], list[Loop]] = {}
-    for loop in loops:
-        if (text := ending(loop)) is not None:
-            shown.setdefault((loop.stack, f"{loop.status}: {text}"), []).append(loop)
-    for (stack, text), same in shown.items():
-        more = f" and {counted(len(same) - 1, 'more loop')}" if len(same) > 1 else ""
-        console.print(
-            Text(f"{stack} at {same[0].point}{more}: {text}", style="red" if same[0].status.is_bad else "dim")
-        )
 
 
 class _Tables:

@@ -1,4 +1,4 @@
-"""The cells of records as one flat table for other programs. Never imports torch."""
+"""The cells of records as one flat table for other programs."""
 
 from __future__ import annotations
 

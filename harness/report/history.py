@@ -1,4 +1,4 @@
-"""Renders a history: which commit changed which variant, for a terminal and as markdown. Never imports torch."""
+"""Renders a history: which commit changed which variant, for a terminal and as markdown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tables of a profile: what each cell did on host and device, and what Nsight Compute counted of its kernels.
-
-Never imports torch.
-"""
+"""Tables of a profile: what each cell did on host and device, and what Nsight Compute counted of its kernels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The table that every report builds, and its rendering as Markdown; harness.report.console prints it.
-
-Never imports torch.
-"""
+"""The table that every report builds, and its rendering as Markdown; harness.report.console prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a run from its records: rows are points, columns are variants. Never imports torch."""
+"""Tables of a run from its records: rows are points, columns are variants."""
 
 from __future__ import annotations
 
@@ -124,10 +124,10 @@ def _timed(cell: Cell) -> bool:
     return any(is_timed(cell, metric) for metric in METRICS)
 
 
-def proof_notes(proofs: Mapping[str, Proof]) -> list[str]:
-    """A sentence about what earlier runs verified. proofs: variant -> proof."""
+def proof_notes(proofs: Mapping[str, Proof], done: str = "verified") -> list[str]:
+    """A sentence about what earlier runs verified, or audited. proofs: variant -> proof."""
     named = ", ".join(f"{name} ({proof.verified_at[:16]})" for name, proof in sorted(proofs.items()))
-    return [f"verified before: {named}; --reverify repeats it"] if proofs else []
+    return [f"{done} before: {named}; --reverify repeats it"] if proofs else []
 
 
 def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
@@ -154,6 +154,7 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     notes = [*_shared_note(shared if rows else ""), *legend, *_missing_baseline(run, cells)]
     notes += [f"{name}, all {len(grid)} points: {ending}" for name, ending in columnless.items()]
     notes += proof_notes({cell.variant: cell.proof for cell in cells if cell.proof})
+    notes += proof_notes({cell.variant: cell.audit for cell in cells if cell.audit}, "audited")
     notes += calibration_warnings(run)
     marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
     notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]

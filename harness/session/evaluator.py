@@ -326,8 +326,7 @@ class Evaluator:
             if item.in_array and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
-                brief = self._job.brief and self.proof_of(item, variant.name) is not None
-                once = state.interpreted or item.in_array or brief
+                once = state.interpreted or item.in_array or self.proof_of(item, variant.name) is not None
                 return verify_cell(at.fixture, variant, once=once)
 
     @contextmanager

@@ -1,9 +1,10 @@
 """Remembered proofs: a variant that passed its edge cases and sequences need not run them again for the same code on
-the same kind of machine. The timed point is checked in every run.
+the same kind of machine, nor be audited again at a point where it was. The timed point is checked in every run.
 
-A proof is a small file in ``$BENCH_PROOF_CACHE`` (default ``spec-decode-bench-proofs`` beside the folder of the cubins,
-harness/cuda.py; ``off`` for none). Its name is a hash of all that it depends on, by content: the files of variant,
-operator and checker with what they import and include, those of wrapped packages, seed, GPU model and versions.
+The proofs of a variant are a small file in ``$BENCH_PROOF_CACHE`` (default ``spec-decode-bench-proofs`` beside the
+folder of the cubins, harness/cuda.py; ``off`` for none). Its name is a hash of all that they depend on, by content: the
+files of variant, operator and checker with what they import and include, those of wrapped packages, seed, GPU model and
+versions.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,7 +26,7 @@ from harness.contract import Variant
 from harness.dependencies import DIGITS, file_hash, foreign_imports
 from harness.discover import ROOT, Catalog
 from harness.packages import files_of
-from harness.records.schema import Environment, Proof
+from harness.records.schema import Audit, Environment, Proof
 from harness.session.changed_cells import ENGINE, PACKAGES, closure_hashes
 from harness.session.sources import package_needs
 
@@ -42,12 +44,24 @@ OVERRIDE = "TRITON_KERNEL_OVERRIDE"
 VERSIONED = ("torch", "triton", "numpy", "cuda")
 
 
+class Remembered(msgspec.Struct, frozen=True):
+    """Of one variant. audits: ``place`` -> audit."""
+
+    proof: Proof
+    audits: dict[str, Audit] = {}
+
+
 class _Entry(msgspec.Struct, frozen=True):
-    """A file. checksum: of key and proof."""
+    """A file. checksum: of key and proofs."""
 
     key: str
-    proof: Proof
+    remembered: Remembered
     checksum: str
+
+
+def place(axes: Mapping[str, Any], cache: str) -> str:
+    """What an audit depends on beside the variant."""
+    return f"{cache} {json.dumps(axes, sort_keys=True)}"
 
 
 def code_of(variants: Iterable[Variant], catalog: Catalog) -> dict[str, str]:
@@ -90,26 +104,26 @@ def _sources(variant: Variant, catalog: Catalog) -> Mapping[str, str | None] | N
     return hashes | {name: file_hash(path) for name, path in files_of(needs).items()}
 
 
-def load(keys: Mapping[str, str]) -> dict[str, Proof]:
-    """Id -> proof, of the keys that are remembered. A file that is damaged counts as missing."""
-    folder, proofs = _folder(), {}
+def load(keys: Mapping[str, str]) -> dict[str, Remembered]:
+    """Id -> proofs, of the keys that are remembered. A file that is damaged counts as missing."""
+    folder, found = _folder(), {}
     for variant, key in keys.items() if folder is not None else ():
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             entry = msgspec.json.decode((folder / key).with_suffix(".json").read_bytes(), type=_Entry)
-            if entry.key == entry.proof.key == key and entry.checksum == _hash([key, entry.proof]):
-                proofs[variant] = entry.proof
-    return proofs
+            if entry.key == entry.remembered.proof.key == key and entry.checksum == _hash([key, entry.remembered]):
+                found[variant] = entry.remembered
+    return found
 
 
-def store(key: str, verified_at: str, gpu_id: str | None) -> None:
-    """Remember that a variant passed. A full disk or a read-only home only costs time."""
-    folder, proof = _folder(), Proof(key=key, verified_at=verified_at, gpu_id=gpu_id)
+def store(remembered: Remembered) -> None:
+    """Remember that a variant passed, and was audited. A full disk or a read-only home only costs time."""
+    folder, key = _folder(), remembered.proof.key
     if folder is None:
         return
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(msgspec.json.encode(_Entry(key, proof, _hash([key, proof]))))
+            file.write(msgspec.json.encode(_Entry(key, remembered, _hash([key, remembered]))))
         os.replace(file.name, (folder / key).with_suffix(".json"))
 
 

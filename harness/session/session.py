@@ -19,9 +19,22 @@ from msgspec import structs
 from harness.analysis import estimators
 from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
 from harness.records.decode_loop import Loop
-from harness.records.schema import SCHEMA_VERSION, Calibration, Cell, Finding, Header, Place, Segment, Status, rounded
+from harness.records.schema import (
+    SCHEMA_VERSION,
+    Audit,
+    Calibration,
+    Cell,
+    Finding,
+    Header,
+    Place,
+    Proof,
+    Segment,
+    Status,
+    rounded,
+)
 from harness.session.attribution import FaultAttribution, on_death
 from harness.session.messages import Audited, AuditReady, Compared, Heartbeat, Job, Outputs, Ready
+from harness.session.proofs import machine_hash
 from harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.session.worker import RunError, Worker, WorkerDied, start_worker
 
@@ -88,6 +101,7 @@ class Session:
             self._auditor = self._started("audit") if self._audits else None
             self._comparer = self._started("compare") if self._compares else None
             self.ready = self._wait_until_ready()
+            self._machine = machine_hash(self.ready.environment)
         except BaseException:
             self.close(0)
             raise
@@ -148,10 +162,12 @@ class Session:
                     event = structs.replace(event, process=self._process, seconds=seconds)
                     if finding := wrong.get(event.variant):
                         event = structs.replace(event, status=finding.status, finding=finding, metrics=None)
-                    if self._audits and event.was_timed:
-                        to_audit.append(event)
-                    else:
+                    if not (self._audits and event.was_timed):
                         yield event
+                    elif audit := self._remembered_audit(item, event):
+                        yield _with_counts(event, audit.counts, audit.proof)
+                    else:
+                        to_audit.append(event)
                 else:
                     yield event
             yield from self._audited(item, to_audit)  # after every batch, so that no cell waits for torch.compile
@@ -174,6 +190,13 @@ class Session:
         """The finding about wrong outputs of a timed launch; None if they are right."""
         events = self._settled(self._comparer, outputs, outputs.variants)
         return next((event.finding for event in list(events) if isinstance(event, Compared)), None)
+
+    def _remembered_audit(self, item: Cells, cell: Cell) -> Audit | None:
+        """An earlier audit of the cell, of this kind of machine, that saw as many operations as its graph holds now."""
+        audit = item.audits.get(cell.variant)
+        if audit is None or item.machine != self._machine:
+            return None
+        return audit if cell.metrics.launches in (None, audit.counts["cupti_launches"]) else None
 
     def _audited(self, item: Cells, cells: Sequence[Cell]) -> Iterator[Cell]:
         """The cells with the auditor's results. A cell that cannot be audited is kept, with the reason."""
@@ -340,11 +363,15 @@ def _with_audit(cell: Cell, audit: Audited) -> Cell:
     if finding is None:
         launches = (cell.metrics.launches, audit.counts["cupti_launches"])
         if None in launches or launches[0] == launches[1]:
-            return structs.replace(cell, metrics=structs.replace(cell.metrics, **audit.counts))
+            return _with_counts(cell, audit.counts)
         message = f"its graph holds {launches[0]} operations, CUPTI saw {launches[1]}"
         failure = {"status": Status.MISMATCH, "when": "audit", "check": "same_work", "message": message}
         finding = Finding(place=Place.POINT, name=cell.point, **failure)
     return structs.replace(cell, status=finding.status, finding=finding, metrics=None)
+
+
+def _with_counts(cell: Cell, counts: dict[str, Any], proof: Proof | None = None) -> Cell:
+    return structs.replace(cell, metrics=structs.replace(cell.metrics, **counts), audit=proof)
 
 
 def _with(seconds: dict[str, float], activity: str, more_s: float) -> dict[str, float]:

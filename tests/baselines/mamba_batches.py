@@ -6,10 +6,6 @@ from hypothesis import strategies as st
 from tests.baselines.random_batches import compiled_values
 
 
-def int32(*values):
-    return torch.tensor(values, dtype=torch.int32)
-
-
 def entries_moved(operator, point, x, table, requests):
     """(table entries that the slots of the first ``requests`` rows come from, elements written), counted one by one."""
     table.copy_(torch.arange(table.numel(), dtype=torch.int32).view(table.shape))
@@ -20,6 +16,16 @@ def entries_moved(operator, point, x, table, requests):
         for e in expected.values()
     )
     return sum(len(set().union(*rows)) for rows in zip(*slots, strict=True)), sum(written)
+
+
+def check_requests(point, x):
+    """Tokens and lengths are those of requests, and zero in rows of padding: (tokens by row, which rows are real)."""
+    rows, live = torch.diff(x.query_start_loc), x.seq_lens > 0
+    assert bool(((rows == 0) == ~live).all())
+    assert bool((x.seq_lens >= rows).all())
+    assert int(x.seq_lens.max()) <= point.max_model_len
+    assert 1 <= int(x.num_accepted_tokens.min()) <= int(x.num_accepted_tokens.max()) <= 1 + point.num_speculative_blocks
+    return rows, live
 
 
 batches = st.builds(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import torch
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,16 @@ def legal_point(operator: Operator, axes: Mapping[str, Any]) -> Point:
     point = operator.complete(axes)
     assert operator.broken_rule(point) is None
     return point
+
+
+def drawn(operator: Operator, axes: Mapping[str, Any], batch_seed: int) -> tuple[Point, Any]:
+    """A legal point and a batch of it."""
+    point = legal_point(operator, axes)
+    return point, operator.make_inputs(point, batch_seed)
+
+
+def int32(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
 
 
 #: Looked up once per operator, not per batch.

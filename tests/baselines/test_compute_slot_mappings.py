@@ -6,18 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.compute_slot_mappings.operator import operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples, steps
-
-
-def int32(*values):
-    return torch.tensor(values, dtype=torch.int32)
+from tests.baselines.random_batches import (
+    FEW_EXAMPLES,
+    check_random,
+    compiled_values,
+    drawn,
+    int32,
+    legal_point,
+    run_examples,
+    steps,
+)
 
 
 def example(positions, row, **axes):
     """One request in slot 1 of two, in one group; what the reference says of its tokens."""
     size = {"batch_size": 1, "max_num_seqs": 2, "max_decode_len": len(positions), "max_num_batched_tokens": 8}
-    point = legal_point(operator, size | axes)
-    x = operator.make_inputs(point, 0)
+    point, x = drawn(operator, size | axes, 0)
     x.idx_mapping.fill_(1)
     x.query_start_loc.copy_(int32(0, len(positions), len(positions)))
     x.positions[: len(positions)] = torch.tensor(positions)
@@ -75,8 +79,7 @@ def test_variants_equal_the_reference_on_random_steps(axes, seed):
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_no_two_tokens_share_a_slot(axes, seed):
     """Block ids are distinct, so slots are; those of a rank are packed into its share of the blocks."""
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     for group in operator.reference(point, x)["slot_mappings"].value:
         real = group[group >= 0].tolist()
         assert len(set(real)) == len(real)

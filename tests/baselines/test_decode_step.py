@@ -14,7 +14,7 @@ from baselines.mla_tile_schedule import operator as mla_tile_schedule
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from harness.discover import discover
 from harness.verify.edge_cases import check_variant
-from tests.baselines.random_batches import check_random, legal_point, run_examples
+from tests.baselines.random_batches import check_random, drawn, legal_point, run_examples
 
 CATALOG = discover()
 
@@ -127,8 +127,7 @@ def part(single, point, **axes):
 @run_examples(150)
 @given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
 def test_the_parts_equal_the_references_of_the_operators(axes, seed):
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     step = operator.reference(point, x)
     tiles = mla_tile_schedule.operator
     whole = tiles.reference(part(tiles, point), mla_tile_schedule.Inputs(x.seq_lens))
@@ -151,8 +150,7 @@ def test_the_parts_equal_the_references_of_the_operators(axes, seed):
 @given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
 def test_every_segment_that_the_launch_reads_is_handled_once(axes, seed):
     """The schedule numbers queries as the lengths do: a consumer walks over queries and segments in that order."""
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     step, out = operator.reference(point, x), Outputs(*(e.value for e in operator.reference(point, x).values()))
     lens = operator.views(point, out)["lens"]
     if lens.dim() == 2:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.draft_inputs.operator import operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, legal_point, run_examples, steps
 
 
 def set_contents(x, **contents):
@@ -19,8 +19,7 @@ def set_contents(x, **contents):
 def test_worked_example_of_the_first_pass():
     """Row 0: four tokens, one draft rejected. Row 1: a chunk of two, which goes on with the prompt's next token."""
     axes = {"batch_size": 2, "prefills": 1, "prefill_len": 2, "max_num_seqs": 3, "max_num_batched_tokens": 8}
-    point = legal_point(operator, axes)
-    x = operator.make_inputs(point, 0)
+    point, x = drawn(operator, axes, 0)
     set_contents(x, idx_mapping=[2, 0], seq_lens=[104, 42], num_rejected=[1, 0], num_sampled=[3, 0])
     set_contents(
         x,
@@ -45,8 +44,7 @@ def test_passes_in_sequence_equal_the_closed_form(advance, room):
     k, p, most = 6, 200, 201 + room
     axes = {"batch_size": 1, "next_n": k + 1, "max_num_seqs": 2, "max_model_len": most, "advance": advance}
     axes |= {"context_len": 150, "hidden_size": 1}
-    point = legal_point(operator, axes | {"draft_pass": "second"})
-    x = operator.make_inputs(point, 0)
+    point, x = drawn(operator, axes | {"draft_pass": "second"}, 0)
     set_contents(x, seq_lens=[p + 1], num_rejected=[0], positions_before=[p])
     state = operator.reference(point, x)
     point = legal_point(operator, axes | {"draft_pass": "later"})

@@ -5,14 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.draft_passes.operator import operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, run_examples, steps
 
 
 def test_worked_example():
     """k = 4, blocks of 4 tokens, 12 positions at most: row 0 keeps 6 of 8 tokens, row 1 ends with position 11."""
     axes = {"batch_size": 2, "max_num_seqs": 3, "next_n": 5, "block_size": 4, "max_model_len": 12, "context_len": 8}
-    point = legal_point(operator, axes)
-    x = operator.make_inputs(point, 0)
+    point, x = drawn(operator, axes, 0)
     x.idx_mapping.copy_(torch.tensor([2, 0]))
     x.seq_lens.copy_(torch.tensor([8, 11]))
     x.num_rejected.copy_(torch.tensor([2, 0]))

@@ -6,14 +6,13 @@ from hypothesis import strategies as st
 
 from baselines.gather_block_tables.operator import operator
 from baselines.workloads.request_slots import group_tables
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, run_examples
 
 
 def test_worked_example():
     """BS 16, reach 31, 70 computed: null = 39 // 16 = 2 of six blocks. One padding row, two rows left over."""
     axes = {"batch_size": 2, "padding": 0.5, "dirty": 4, "max_num_seqs": 5, "block_size": 16, "max_model_len": 128}
-    point = legal_point(operator, axes | {"window": 31, "context_len": 90})
-    x = operator.make_inputs(point, 0)
+    point, x = drawn(operator, axes | {"window": 31, "context_len": 90}, 0)
     x.idx_mapping.fill_(3)
     x.num_computed_tokens[3] = 70
     x.num_blocks[0, 3] = 6
@@ -55,8 +54,7 @@ def test_variants_equal_the_reference_on_random_steps(axes, seed):
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_a_consumer_reads_owned_blocks_or_zero(axes, seed):
     """No junk of unused slots and columns is left in what a consumer reads, and rows hold disjoint blocks."""
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     expected = operator.reference(point, x)["block_tables"]
     for table, kept, unread in zip(
         *(group_tables(point, part) for part in (expected.value, expected.untouched, expected.may_keep)), strict=True

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from baselines.k_quant_gather.operator import Inputs
 from baselines.k_quant_gather.operator import operator as gather
 from baselines.workloads.decode_batch import UNUSED_BLOCK_ID
-from tests.baselines.random_batches import check_random, compiled_values, legal_point, run_examples
+from tests.baselines.random_batches import check_random, compiled_values, drawn, run_examples
 
 
 def gathered(point, x):
@@ -119,8 +119,7 @@ chunks = st.fixed_dictionaries(
 @run_examples(200)
 @given(axes=chunks, seed=st.integers(0, 2**32 - 1))
 def test_inputs_are_legal(axes, seed):
-    point = legal_point(gather, axes)
-    x = gather.make_inputs(point, seed)
+    point, x = drawn(gather, axes, seed)
     lens = torch.diff(x.cu_seq_lens)
     assert x.cu_seq_lens.dtype == torch.int32
     assert int(x.cu_seq_lens[0]) == 0
@@ -143,8 +142,7 @@ def test_inputs_are_legal(axes, seed):
 @given(axes=chunks, seed=st.integers(0, 2**32 - 1))
 def test_a_row_names_the_slot_it_came_from(axes, seed):
     """With slot numbers for contents: no slot twice, and a request's slots count up except where its block ends."""
-    point = legal_point(gather, axes)
-    x = gather.make_inputs(point, seed)
+    point, x = drawn(gather, axes, seed)
     size, split = point.block_size, point.block_size * point.head_dim
     for number, block in enumerate(x.kv_cache.view(len(x.kv_cache), -1)):
         slots = number * size + torch.arange(size, dtype=torch.int32)

@@ -1,18 +1,18 @@
-"""mamba_align_step: the worked example of two steps, one array as input and output, random steps."""
+"""mamba_align_step: the worked example of two steps, random steps."""
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.mamba_align_step.operator import Inputs, operator
-from tests.baselines.mamba_batches import int32
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, int32, legal_point, run_examples, steps
+
+ONE = {"batch_size": 1, "max_num_seqs": 2, "next_n": 3, "mamba_block_size": 4, "max_model_len": 16, "context_len": 4}
 
 
 def before(computed, column, accepted, query=3):
     """One request in slot 1 of 2, BS = 4, k = 2: (column, accepted, move, state slots)."""
-    axes = {"batch_size": 1, "max_num_seqs": 2, "next_n": 3, "mamba_block_size": 4, "max_model_len": 16}
-    point = legal_point(operator, axes | {"context_len": 4})
+    point = legal_point(operator, ONE)
     table = torch.arange(10, 16).int().expand(1, 2, -1).contiguous()
     x = Inputs(
         idx_mapping=torch.tensor([1]),
@@ -35,8 +35,7 @@ def before(computed, column, accepted, query=3):
 
 def after(computed, column, accepted):
     """The same request after sampling: (accepted, move)."""
-    axes = {"batch_size": 1, "max_num_seqs": 2, "next_n": 3, "mamba_block_size": 4, "max_model_len": 16}
-    point = legal_point(operator, axes | {"phase": "after_sampling", "context_len": 4})
+    point = legal_point(operator, ONE | {"phase": "after_sampling"})
     x = Inputs(torch.tensor([1]), int32(0, computed), int32(0, column), int32(9, accepted))
     got = {name: expected.value for name, expected in operator.reference(point, x).items()}
     return int(got["num_accepted_tokens"][1]), got["moves"][0].tolist()

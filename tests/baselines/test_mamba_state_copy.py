@@ -15,8 +15,8 @@ from baselines.mamba_state_copy.operator import (
     time_first,
     with_host_copies,
 )
-from tests.baselines.mamba_batches import batches, int32
-from tests.baselines.random_batches import check_random, compiled_values, legal_point, run_examples
+from tests.baselines.mamba_batches import batches, check_requests
+from tests.baselines.random_batches import check_random, compiled_values, drawn, int32, legal_point, run_examples
 from tests.runnable import DEVICE, healthy, on_device
 
 TINY = {
@@ -143,14 +143,8 @@ CROWDS = [{"batch_size": 257, "max_num_seqs": 257, "crossing": 0.02, "mamba_bloc
 @run_examples(200)
 @given(axes=copy_batches, seed=st.integers(0, 2**32 - 1))
 def test_inputs_are_legal(axes, seed):
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
-    rows = torch.diff(x.query_start_loc)
-    live = x.seq_lens > 0
-    assert bool(((rows == 0) == ~live).all())
-    assert bool((x.seq_lens >= rows).all())
-    assert int(x.seq_lens.max()) <= point.max_model_len
-    assert 1 <= int(x.num_accepted_tokens.min()) <= int(x.num_accepted_tokens.max()) <= 1 + point.num_speculative_blocks
+    point, x = drawn(operator, SMALL | axes, seed)
+    rows, live = check_requests(point, x)
     held = [slot for row in x.block_table.tolist() for slot in row if slot]
     assert len(set(held)) == len(held)
     assert max(held, default=0) < x.ssm_states.shape[1]
@@ -223,8 +217,7 @@ def test_a_copied_state_comes_from_where_it_was_and_nothing_else_moves(axes, see
     """Without an oracle: as many states are written as requests cross, and each of them is some input state,
     shifted.
     """
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     expected = operator.reference(point, x)
     for slot in (~expected["ssm_states"].untouched[0].all(1)).nonzero().flatten().tolist():
         value = expected["ssm_states"].value[0, slot]

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.mamba_state_gather.operator import Inputs, operator
-from tests.baselines.mamba_batches import batches, entries_moved, int32
-from tests.baselines.random_batches import check_random, legal_point, run_examples
+from tests.baselines.mamba_batches import batches, entries_moved
+from tests.baselines.random_batches import check_random, drawn, int32, run_examples
 
 SMALL = {"max_model_len": 90, "max_num_seqs": 12, "num_layers": 2}
 
@@ -35,8 +35,7 @@ def test_layers_change_nothing_but_the_baseline():
 @run_examples(200)
 @given(axes=batches, seed=st.integers(0, 2**32 - 1))
 def test_traffic_counts_every_entry_once(axes, seed):
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     read, written = entries_moved(operator, point, x, x.state_indices, point.batch_size)
     assert operator.bytes_moved(point, x) == 4 * (2 * point.batch_size + read + written)
 
@@ -49,8 +48,7 @@ def test_windows_that_coincide_are_read_once():
 @run_examples(100)
 @given(axes=batches, seed=st.integers(0, 2**32 - 1))
 def test_inputs_are_legal(axes, seed):
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     last_column = x.state_indices.shape[1] - 1 - point.num_speculative_blocks
     for columns in (
         x.block_idx_last_scheduled_token,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from baselines.paged_mqa_schedule.operator import Inputs, operator
 from harness.discover import discover
 from harness.verify.edge_cases import check_variant
-from tests.baselines.random_batches import check_random, legal_point, run_examples
+from tests.baselines.random_batches import check_random, drawn, legal_point, run_examples
 
 CATALOG = discover()
 
@@ -188,8 +188,7 @@ def test_variants_equal_the_reference_on_random_batches(axes, atoms, seed):
 @given(axes=BATCHES, by_token=BY_TOKEN, seed=st.integers(0, 2**32 - 1))
 def test_tokens_are_legal(axes, by_token, seed):
     """Ids of requests side by side in order, then one of its own for each padding token."""
-    point = legal_point(operator, {"next_n": 6, **axes, **by_token, "lens_layout": "1d"})
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, {"next_n": 6, **axes, **by_token, "lens_layout": "1d"}, seed)
     assert x.context_lens.shape == x.indices.shape == (point.batch_size * point.max_decode_len,)
     assert bool((x.indices.diff() >= 0).all())
     padding = x.indices >= point.batch_size

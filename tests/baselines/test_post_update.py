@@ -1,18 +1,17 @@
-"""post_update: a worked example, invariants, one array as input and output, random steps."""
+"""post_update: a worked example, invariants, random steps."""
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.post_update.operator import operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, run_examples, steps
 
 
 def test_worked_example():
     """k = 3: row 0 got 2 tokens of 4, row 1 is a chunk of 12. Slots 2 and 0 of 4."""
     axes = {"batch_size": 2, "prefills": 1, "prefill_len": 12, "max_num_seqs": 4, "penalties": "on", "vocab_size": 9}
-    point = legal_point(operator, axes | {"history_len": 8, "max_model_len": 100, "context_len": 50})
-    x = operator.make_inputs(point, 0)
+    point, x = drawn(operator, axes | {"history_len": 8, "max_model_len": 100, "context_len": 50}, 0)
     for name, values in {
         "idx_mapping": [2, 0],
         "seq_lens": [54, 32],
@@ -62,8 +61,7 @@ def test_variants_equal_the_reference_on_random_steps(axes, seed):
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_progress_of_a_row(axes, seed):
     """By its tokens without the rejected ones; penalties gain as many counts as the history gains tokens."""
-    point = legal_point(operator, SMALL | axes | {"penalties": "on"})
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes | {"penalties": "on"}, seed)
     expected = operator.reference(point, x)
     produced = 0
     for b, s in enumerate(x.idx_mapping.tolist()):

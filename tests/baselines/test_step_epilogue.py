@@ -1,10 +1,10 @@
-"""step_epilogue: one array as input and output, what holds between its parts, random steps."""
+"""step_epilogue: what holds between its parts, random steps."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_epilogue.operator import operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, run_examples, steps
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 9, "max_num_batched_tokens": 100, "history_len": 40}
 
@@ -33,8 +33,7 @@ def test_variants_equal_the_reference_on_random_steps(axes, seed):
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_the_drafter_goes_on_where_the_request_is(axes, seed):
     """The last kept token stands at the request's count, the token behind it is the newest one of its history."""
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     got = {name: e.value for name, e in operator.reference(point, x).items()}
     history = got["all_token_ids_device" if point.memory == "device" else "all_token_ids_host"]
     for b, s in enumerate(x.idx_mapping.tolist()):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from baselines.step_inputs.operator import operator
 from harness.discover import discover
 from harness.verify.edge_cases import check_variant
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples, steps
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, drawn, run_examples, steps
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,7 @@ from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_
 def test_worked_example(prompt, ids, drafted):
     """k = 3, four tokens from position 10 on; slot 1 of 2."""
     axes = {"batch_size": 1, "max_num_seqs": 2, "max_num_batched_tokens": 6, "prompt_rows": "some", "history_len": 32}
-    point = legal_point(operator, axes | {"context_len": 14, "look_ahead": 2})
-    x = operator.make_inputs(point, 0)
+    point, x = drawn(operator, axes | {"context_len": 14, "look_ahead": 2}, 0)
     for name, values in {
         "idx_mapping": [1],
         "num_computed_tokens": [0, 10],
@@ -83,8 +82,7 @@ def test_variants_equal_the_reference_on_random_steps(axes, seed, edited):
 @run_examples(100)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_logit_rows_are_the_last_tokens_of_their_requests(axes, seed):
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     expected = operator.reference(point, x)
     rows = expected["logits_indices"].value[: x.num_logits].tolist()
     assert len(set(rows)) == len(rows)

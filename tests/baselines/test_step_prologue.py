@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from baselines.step_prologue.operator import operator
 from baselines.workloads.request_slots import group_tables
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, run_examples, steps
 
 SMALL = {
     "max_model_len": 300,
@@ -48,8 +48,7 @@ def test_variants_equal_the_reference_on_random_steps(axes, seed):
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_every_token_is_written_to_the_block_that_its_row_reads(axes, seed):
     """Slot mappings come from the tables by slot, attention reads those in batch order: they name the same blocks."""
-    point = legal_point(operator, SMALL | axes)
-    x = operator.make_inputs(point, seed)
+    point, x = drawn(operator, SMALL | axes, seed)
     expected = {name: e.value for name, e in operator.reference(point, x).items()}
     rows, tables = point.batch_size, group_tables(point, expected["block_tables"])
     for g in range(point.num_groups - point.state_groups):

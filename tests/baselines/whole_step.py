@@ -1,17 +1,11 @@
 """A step's launches of step_prologue, step_epilogue and draft_passes, checked against a plain Python engine.
 
 State is carried from step to step in one set of tensors, which a launch reads and writes in place, as in an engine;
-only the operator chains read copies of counts. One variant over many steps:
-
-    python -m tests.baselines.whole_step triton_fused --steps 10000 --graphs
+only the operator chains read copies of counts.
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
-import sys
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +33,7 @@ from tests.baselines.whole_step_traffic import (
     WrongStep,
     shared_tensors,
 )
-from tests.runnable import DEVICE, healthy
+from tests.runnable import DEVICE
 
 CATALOG = discover()
 MODULES = (step_prologue, step_epilogue, draft_passes)
@@ -76,13 +70,7 @@ class Arena:
         return copy[begin : begin + placed.numel() * placed.element_size()].view(placed.dtype).view(placed.shape)
 
 
-#: Tables and rows that were compared.
-compared = 0
-
-
 def equal(what: str, got: Any, right: Any) -> None:
-    global compared
-    compared += 1
     got = got.tolist() if isinstance(got, torch.Tensor) else got
     if got != right:
         raise WrongStep(f"{what} is {got}, not {right}")
@@ -409,35 +397,3 @@ def prepared(names: tuple[str, str, str], seed: int, graphs: bool = False) -> tu
     """names: a variant of each operator."""
     variants = [CATALOG.find(module.operator.name, name) for module, name in zip(MODULES, names, strict=True)]
     return Engine(seed), Device(variants, graphs)
-
-
-def main() -> int:
-    """Exit code 1 at the first mismatch."""
-    parser = argparse.ArgumentParser(description="one variant of the whole step's operators over many steps")
-    names = set.intersection(*({v.name for v in healthy(module.operator.name)} for module in MODULES))
-    parser.add_argument("variant", choices=sorted(names))
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=3)
-    parser.add_argument("--graphs", action="store_true", help="a CUDA graph per shape of a step")
-    options = parser.parse_args()
-    start, done, wrong = time.monotonic(), 0, ""
-    engine, device = prepared((options.variant,) * 3, options.seed, options.graphs)
-    gc.freeze()  # a capture may collect garbage
-    try:
-        while done < options.steps:
-            run_step(engine, device)
-            done += 1
-    except WrongStep as mismatch:
-        wrong = f": {mismatch}"
-    except KeyboardInterrupt:
-        wrong = ", interrupted"
-    print(
-        f"{options.variant}, {'graphs' if options.graphs else 'eager'}, seed {options.seed}: {done} steps, "
-        f"{engine.names} requests, {len(device.launches)} launches set up, {compared} comparisons, "
-        f"{int(wrong.startswith(':'))} mismatches, {time.monotonic() - start:.1f} s{wrong}"
-    )
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

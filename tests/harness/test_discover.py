@@ -19,6 +19,17 @@ HEAD = "from harness.contract import variant\n"
 BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
 
 
+#: With a variant, in_operator.
+OPERATOR = f"""
+from harness.contract import Axis, EdgeCase, Operator, variant
+operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
+                    views=None, reference=None, bytes_moved=None, baseline="in_operator",
+                    edge_cases=(EdgeCase("one", {{}}),))
+@variant("tiny")
+def in_operator{BODY}
+"""
+
+
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -46,37 +57,22 @@ def test_a_file_adds_its_variants_behind_the_others(tmp_path):
 
 
 def test_a_file_may_define_an_operator(tmp_path):
-    text = f"""
-        from harness.contract import Axis, EdgeCase, Operator, variant
-        from baselines.decode_native import operator as decode_native
-        operator = Operator(name="own", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
-                            views=None, reference=None, bytes_moved=None, baseline="mine",
-                            edge_cases=(EdgeCase("one", {{}}),))
-        @variant("own")
-        def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
-    """
-    catalog = discover([file(tmp_path, text)])
-    assert [v.id for v in catalog.of("own")] == ["own/mine"]
+    catalog = discover([file(tmp_path, f"from baselines.decode_native import operator as decode_native\n{OPERATOR}")])
+    assert [v.id for v in catalog.of("tiny")] == ["tiny/in_operator"]
 
 
 @pytest.mark.parametrize(
     ("field", "place"),
     [
-        ("edge_cases=(EdgeCase('B = 2', {'m': 2}), EdgeCase('B = 3', {'k': 3}))", "edge case 'B = 3'"),
-        ("sequences={'big-small': ({'m': 2}, {'k': 1})}", "sequence 'big-small'"),
+        ("edge_cases=(EdgeCase('B = 2', {'n': 2}), EdgeCase('B = 3', {'k': 3}))", "edge case 'B = 3'"),
+        ("sequences={'big-small': ({'n': 2}, {'k': 1})}", "sequence 'big-small'"),
     ],
 )
 def test_edge_cases_and_sequences_set_axes_that_the_operator_has(tmp_path, field, place):
-    text = f"""
-        from harness.contract import Axis, EdgeCase, Operator, variant
-        operator = Operator(name="own", summary="", axes=(Axis("m", int, 1, ""),), make_inputs=None, make_outputs=None,
-                            views=None, reference=None, bytes_moved=None, baseline="mine", {field})
-        @variant("own")
-        def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
-    """
+    text = OPERATOR.replace('edge_cases=(EdgeCase("one", {}),)', field)
     with pytest.raises(DiscoveryError) as caught:
         discover([file(tmp_path, text)])
-    assert re.fullmatch(rf".*mine\.py:\d+: own: {place} has no axis 'k' to set; valid are m", str(caught.value))
+    assert re.fullmatch(rf".*mine\.py:\d+: tiny: {place} has no axis 'k' to set; valid are n", str(caught.value))
 
 
 def test_imported_variants_are_not_the_file_s_own(tmp_path):
@@ -195,35 +191,22 @@ def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("none.py", "no such file"), (".", "not a Python file"), ("mine.txt", "not a Python file")]
+    ("name", "words"),
+    [
+        ("none.py", "no such file"),
+        ("mien.py", "no such file; did you mean mine.py?"),
+        (".", "not a Python file"),
+        ("mine.txt", "not a Python file"),
+        ("binary.py", "binary.py: cannot be imported: SyntaxError"),
+    ],
 )
 def test_a_file_that_is_none_is_one_sentence(name, words, tmp_path):
+    file(tmp_path, f"{HEAD}@variant('decode_native')\ndef mine{BODY}")
     (tmp_path / "mine.txt").write_text("hello")
-    with pytest.raises(DiscoveryError, match=words) as caught:
+    (tmp_path / "binary.py").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(DiscoveryError, match=re.escape(words)) as caught:
         discover([name])
     assert str(caught.value).startswith(f"--variants {name}: ")
-
-
-def test_a_missing_file_is_named_with_the_nearest_one(tmp_path):
-    file(tmp_path, f"{HEAD}@variant('decode_native')\ndef mine{BODY}")
-    with pytest.raises(DiscoveryError, match=r"no such file; did you mean mine\.py\?"):
-        discover(["mien.py"])
-
-
-def test_a_binary_file_is_one_sentence(tmp_path):
-    (tmp_path / "mine.py").write_bytes(bytes(range(128, 256)))
-    with pytest.raises(DiscoveryError, match=r"mine\.py: cannot be imported: SyntaxError"):
-        discover(["mine.py"])
-
-
-OPERATOR = f"""
-from harness.contract import Axis, EdgeCase, Operator, variant
-operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
-                    views=None, reference=None, bytes_moved=None, baseline="in_operator",
-                    edge_cases=(EdgeCase("one", {{}}),))
-@variant("tiny")
-def in_operator{BODY}
-"""
 
 
 def module_with(name):

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
+from msgspec.structs import replace
 
 from harness.analysis.stats import median_us
 from harness.records.file import read_run
@@ -29,11 +29,10 @@ def scaled(run, environment, factor, without=()):
     for cell in run.cells:
         if cell.metrics is not None:
             faster = {"graph_us": times(cell.metrics.graph_us), "stream_us": times(cell.metrics.stream_us)}
-            cell = msgspec.structs.replace(cell, metrics=msgspec.structs.replace(cell.metrics, **faster))
+            cell = factory.with_metrics(cell, **faster)
         if cell.operator not in without:
             cells.append(cell)
-    header = msgspec.structs.replace(run.header, environment=environment)
-    return msgspec.structs.replace(run, header=header, cells=cells)
+    return factory.with_header(replace(run, cells=cells), environment=environment)
 
 
 def operators(ax):
@@ -126,21 +125,17 @@ def test_an_operator_that_only_the_first_gpu_lacks_has_no_percentages(hopper):
 def test_a_variant_that_failed_on_one_gpu_gives_way_to_one_of_both():
     h200, h100 = factory.sweep_run(), factory.sweep_run(factory.gpu_environment("NVIDIA H100"))
     cells = [
-        msgspec.structs.replace(cell, status="failed", metrics=None) if cell.variant == "cuda_fused" else cell
-        for cell in h100.cells
+        replace(cell, status="failed", metrics=None) if cell.variant == "cuda_fused" else cell for cell in h100.cells
     ]
     labels = [label.get_text() for label in generations.figure([h200, h100]).axes[0].get_yticklabels()]
     assert all(label.endswith("→ cuda_fused") for label in labels)
-    figure = generations.figure([h200, msgspec.structs.replace(h100, cells=cells)])
+    figure = generations.figure([h200, replace(h100, cells=cells)])
     assert all(label.get_text().endswith("→ triton_fused") for label in figure.axes[0].get_yticklabels())
 
 
 def test_without_a_serving_model_there_are_only_times(hopper):
     config = hopper[0].header.config | {"itl_tpot": None}
-    headers = [msgspec.structs.replace(run.header, config=config) for run in hopper]
-    figure = generations.figure(
-        [msgspec.structs.replace(run, header=header) for run, header in zip(hopper, headers, strict=True)]
-    )
+    figure = generations.figure([factory.with_header(run, config=config) for run in hopper])
     assert len(figure.axes) == 1
     assert not any("ITL" in text.get_text() for text in figure.findobj(Text))
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.records.schema import Status
 from plots import draw_all, loop_delta, loop_itl, loop_model_step, loop_timeline
@@ -90,9 +90,9 @@ def test_the_timeline_shows_the_reference_beside_the_fastest(h200):
 
 def test_stacks_with_limits_are_marked(h200):
     known_failures = {"decode_step/peer at 'B=1'": "never called"}
-    loops = [structs.replace(one, known_failures=known_failures) if one.stack == "fused" else one for one in h200.loops]
+    loops = [replace(one, known_failures=known_failures) if one.stack == "fused" else one for one in h200.loops]
     for module in FIGURES:
-        figure = module.figure([structs.replace(h200, loops=loops)])
+        figure = module.figure([replace(h200, loops=loops)])
         shown = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
         assert any("fused †" in text for text in shown), module.__name__
         assert any("decode_step/peer at 'B=1' (never called)" in " ".join(text.split()) for text in shown)

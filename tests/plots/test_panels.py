@@ -2,9 +2,9 @@
 
 import importlib
 
-import msgspec
 import pytest
 from matplotlib.text import Text
+from msgspec.structs import replace
 
 from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
 from harness.analysis.stats import Interval
@@ -92,9 +92,7 @@ def test_a_curve_that_would_hide_another_one_surrounds_it(name):
 def test_labels_name_axes_that_vary_and_defaults_that_point_labels_leave_out():
     points = [{"batch_size": 32, "padding": 0.0, "tokens": 3}, {"batch_size": 32, "padding": 0.1, "tokens": 4}]
     cells = [factory.cell("decode_flatten", "op_chain", axes, 5.0) for axes in points]
-    cells = [
-        msgspec.structs.replace(cell, point="padding=0.1" if cell.axes["padding"] else "default") for cell in cells
-    ]
+    cells = [replace(cell, point="padding=0.1" if cell.axes["padding"] else "default") for cell in cells]
     (panel,) = panels([factory.run(factory.gpu_environment(), cells)])
     one = speedup_table(panel, 60)
     assert (one.axes, [row.label for row in one.rows]) == (["padding"], ["  0", "0.1"])
@@ -117,7 +115,7 @@ def test_reasons_and_geometric_means_of_a_table():
 
 def test_where_the_chain_has_no_time_a_mean_is_one_of_times():
     uncaptured = factory.cell("decode_flatten", "op_chain", {"batch_size": 8, "padding": 0}, 5.0)
-    uncaptured = msgspec.structs.replace(uncaptured, metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="waits"))
+    uncaptured = replace(uncaptured, metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="waits"))
     run = pairs_run({(8, 0): {"cuda_fused": 2.0}, (8, 0.1): {"cuda_fused": 8.0}})
     (panel,) = panels([factory.run(run.header.environment, [uncaptured, *run.cells])])
     (row,) = speedup_table(panel, 1).rows
@@ -128,7 +126,7 @@ def test_where_the_chain_has_no_time_a_mean_is_one_of_times():
 
 def test_an_operator_without_a_timed_baseline_is_named_below_the_tables():
     cells = [factory.cell("decode_native", name, {"batch_size": 8}, gpu=2.0) for name in ("chain", "cuda_fused")]
-    cells[0] = msgspec.structs.replace(cells[0], status="skipped", metrics=None, reason="no")
+    cells[0] = replace(cells[0], status="skipped", metrics=None, reason="no")
     figure = speedup.figure([factory.run(factory.gpu_environment(), [*one_variant_run().cells, *cells])])
     assert [ax.get_title().split("\n")[0] for ax in figure.axes if ax.get_title()] == ["decode_flatten"]
     assert any("left out: decode_native, whose baseline" in text.get_text() for text in figure.texts)
@@ -136,7 +134,7 @@ def test_an_operator_without_a_timed_baseline_is_named_below_the_tables():
 
 def test_a_mean_does_not_hide_a_mismatch_at_one_point():
     run = wide_run(1, range(1, 21))
-    broken = [msgspec.structs.replace(run.cells[5], status="mismatch", metrics=None), *run.cells[6:], *run.cells[:5]]
+    broken = [replace(run.cells[5], status="mismatch", metrics=None), *run.cells[6:], *run.cells[:5]]
     (panel,) = panels([factory.run(factory.gpu_environment(), broken)])
     row = next(row for row in speedup_table(panel, 60).rows if row.label == "1")
     assert row.reasons["cuda_fused"] == "wrong"
@@ -145,7 +143,7 @@ def test_a_mean_does_not_hide_a_mismatch_at_one_point():
 
 def test_a_variant_that_cannot_be_captured_is_named_so():
     cell = factory.cell("decode_flatten", "upstream", {"batch_size": 8}, 5.0)
-    no_graph = msgspec.structs.replace(cell, metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="allocates"))
+    no_graph = replace(cell, metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="allocates"))
     run = one_variant_run()
     (panel,) = panels([factory.run(run.header.environment, [*run.cells, no_graph])])
     assert speedup_table(panel, 60).rows[0].reasons == {"upstream": "no graph"}
@@ -324,8 +322,7 @@ def test_a_cold_run_changes_no_figure_of_the_hot_one(two_gpus):
     hot = two_gpus[0]
     cold = factory.sweep_run(scale=3, seed=1)
     config = cold.header.config | {"measure": {"cache": "cold"}}
-    header = msgspec.structs.replace(cold.header, config=config, started="2027-01-01T00:00:00+00:00")
-    both = [hot, msgspec.structs.replace(cold, header=header)]
+    both = [hot, factory.with_header(cold, config=config, started="2027-01-01T00:00:00+00:00")]
     for figure in ("gpu_us", "eager_us", "queued_us"):
         shown = [panel for panel in panels(both, figure) if panel.cache == "hot"]
         assert {id(point.run) for panel in shown for point in panel.points} <= {id(hot)}

@@ -4,13 +4,13 @@ from collections import Counter
 from importlib import import_module
 from itertools import product
 
-import msgspec
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
+from msgspec.structs import replace
 
 import plots
 from harness.discover import discover
@@ -81,7 +81,7 @@ def cache_states_run():
     """The pointer chase of a run whose cache state is "serving": as many bars as it may have."""
     run = factory.sweep_run(batch_sizes=(8,))
     chase = dict.fromkeys(("l2", "memory", "hot", "cold", "serving", "serving_table"), [665.0] * 5)
-    calibration = msgspec.structs.replace(run.header.calibration, chase_cycles=chase)
+    calibration = replace(run.header.calibration, chase_cycles=chase)
     return factory.run(run.header.environment, run.cells, calibration=calibration)
 
 
@@ -250,23 +250,17 @@ def test_environment_caption():
 
 
 def test_itl_tpot_names_the_model_and_keeps_models_apart():
-    run, header = factory.sweep_run(batch_sizes=(1,)), factory.sweep_run().header
+    run = factory.sweep_run(batch_sizes=(1,))
     assert "model step 12 ms, acceptance 0.75, 1 call per step, sync" in itl_tpot.figure([run]).get_suptitle()
     other = {"measure": {"cache": "hot"}}
     other |= {"itl_tpot": {"model_step_us": 9500.0, "acceptance": 0.6, "calls_per_step": 2, "scheduling": "async"}}
     queued = factory.stream_us(5.0, np.random.default_rng(0))
-    cells = [
-        msgspec.structs.replace(cell, metrics=cell.metrics and msgspec.structs.replace(cell.metrics, stream_us=queued))
-        for cell in run.cells
-    ]
-    ahead = msgspec.structs.replace(run, header=msgspec.structs.replace(header, config=other), cells=cells)
-    runs = [run, ahead]
-    titles = [ax.get_title().replace("\n", " ") for ax in itl_tpot.figure(runs).axes]
+    cells = [replace(cell, metrics=cell.metrics and replace(cell.metrics, stream_us=queued)) for cell in run.cells]
+    ahead = factory.with_header(replace(run, cells=cells), config=other)
+    titles = [ax.get_title().replace("\n", " ") for ax in itl_tpot.figure([run, ahead]).axes]
     assert len(titles) == 4
     assert sum("9.5 ms, acceptance 0.6, 2 calls per step, async" in title for title in titles) == 2
-    plain = msgspec.structs.replace(header, config={"measure": {"cache": "hot"}})
-    no_model = msgspec.structs.replace(run, header=plain)
-    assert itl_tpot.figure([no_model]) is None
+    assert itl_tpot.figure([factory.with_header(run, config={"measure": {"cache": "hot"}})]) is None
 
 
 @pytest.mark.parametrize(

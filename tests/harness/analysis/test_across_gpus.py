@@ -1,7 +1,7 @@
 """Several GPUs side by side: medians, ratios and means of known values, and what is refused."""
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.analysis.across_gpus import across_gpus
 from harness.analysis.stats import geometric_mean
@@ -16,11 +16,11 @@ H200, H100 = factory.gpu_environment(), factory.gpu_environment("NVIDIA H100")
 def gpu_run(environment, us, **header):
     """us: (variant, batch size) -> GPU time."""
     cells = [factory.cell("decode_native", name, {"batch_size": size}, time) for (name, size), time in us.items()]
-    return structs.replace(factory.run(environment, cells, **header), path=f"{environment.gpu}.jsonl")
+    return replace(factory.run(environment, cells, **header), path=f"{environment.gpu}.jsonl")
 
 
 def with_config(run, **measure):
-    return structs.replace(run, header=structs.replace(run.header, config={"name": "mtp3", "measure": measure}))
+    return factory.with_header(run, config={"name": "mtp3", "measure": measure})
 
 
 def test_medians_ratios_and_means_over_the_points_that_all_gpus_have():

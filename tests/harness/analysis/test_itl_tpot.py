@@ -1,12 +1,10 @@
 """Modelled ITL and TPOT: formulas by hand, signs, and cells for which nothing may be modelled."""
 
-import math
-
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.analysis.itl_tpot import ServingModel, decode_len, delta, serving_model_of
 from harness.records.schema import Metrics
@@ -25,7 +23,7 @@ def exact(variant: str, gpu: float, eager: float, axes: dict = AXES, **changes):
         graph_us={k: [3 + gpu * k / 2] * 5 for k in (1, 2, 4)},
         stream_us={k: [5 + gpu * k] * 5 for k in (1, 8)},
     )
-    return msgspec.structs.replace(factory.cell("decode_flatten", variant, axes), metrics=metrics, **changes)
+    return replace(factory.cell("decode_flatten", variant, axes), metrics=metrics, **changes)
 
 
 def test_tokens_per_step_by_hand():
@@ -33,23 +31,19 @@ def test_tokens_per_step_by_hand():
     assert SYNC.tokens_per_step(1) == 1
 
 
-@pytest.mark.parametrize(("acceptance", "tokens"), [(0, 1.0), (1, 4.0)])
-def test_all_drafts_rejected_or_accepted(acceptance, tokens):
-    assert ServingModel(model_step_us=1.0, acceptance=acceptance).tokens_per_step(4) == tokens
-
-
-@given(acceptance=st.floats(0, 1), rows=st.integers(1, 16))
+@given(acceptance=st.sampled_from([0, 1]) | st.floats(0, 1), rows=st.integers(1, 16))
 def test_tokens_per_step_lie_between_one_and_all(acceptance, rows):
     tokens = ServingModel(model_step_us=1.0, acceptance=acceptance).tokens_per_step(rows)
     assert 1 <= tokens <= rows
-    if acceptance < 0.999:
+    if acceptance in (0, 1):
+        assert tokens == (rows if acceptance else 1)
+    elif acceptance < 0.999:
         assert tokens == pytest.approx((1 - acceptance**rows) / (1 - acceptance))
 
 
 def test_step_times_by_hand():
     serving = ServingModel(model_step_us=9000.0, acceptance=0.5, calls_per_step=3)
     assert serving.itl_us(100.0) == 9300
-    assert serving.tpot_us(100.0, 2) == 9300 / 1.5
 
 
 def test_delta_by_hand_and_the_faster_variant_is_negative():
@@ -80,7 +74,9 @@ def test_percent_is_that_of_itl_and_of_tpot():
     fused = factory.cell("decode_flatten", "cuda_fused", AXES, 2.0, 7.0, rng=rng)
     change, cost = delta(SYNC, baseline, fused), float(np.median(baseline.metrics.eager_us))
     assert change.percent.median == pytest.approx(100 * change.itl_us.median / SYNC.itl_us(cost))
-    assert change.percent.median == pytest.approx(100 * change.tpot_us.median / SYNC.tpot_us(cost, 4))
+    assert change.percent.median == pytest.approx(
+        100 * change.tpot_us.median / (SYNC.itl_us(cost) / SYNC.tokens_per_step(4))
+    )
 
 
 def test_the_interval_holds_the_delta_and_narrows_with_more_samples():
@@ -103,7 +99,7 @@ def test_intervals_cover_the_true_difference():
     rng, held = np.random.default_rng(3), 0
     for _ in range(100):
         before, after = (
-            msgspec.structs.replace(
+            replace(
                 exact(name, 1.0, 1.0),
                 metrics=Metrics(bytes_moved=1, eager_us=list(centre * (1 + 0.02 * rng.standard_normal(30)))),
             )
@@ -125,14 +121,12 @@ def test_nothing_is_modelled_from_a_cpu_time():
 @pytest.mark.parametrize("status", ["mismatch", "failed", "skipped", "unavailable"])
 def test_nothing_is_modelled_from_a_cell_that_did_not_pass(status):
     chain, fused = exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0)
-    assert delta(SYNC, chain, msgspec.structs.replace(fused, status=status)) is None
-    assert delta(SYNC, msgspec.structs.replace(chain, status=status), fused) is None
+    assert delta(SYNC, chain, replace(fused, status=status)) is None
+    assert delta(SYNC, replace(chain, status=status), fused) is None
 
 
 def test_a_variant_that_was_never_queued_has_no_async_delta():
-    unqueued = msgspec.structs.replace(
-        exact("x", 1.0, 50.0), metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="allocates")
-    )
+    unqueued = replace(exact("x", 1.0, 50.0), metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="allocates"))
     assert delta(ASYNC, exact("op_chain", 46.0, 410.0), unqueued) is None
     assert delta(SYNC, exact("op_chain", 46.0, 410.0), unqueued).itl_us.median == -360
 
@@ -152,33 +146,11 @@ def test_decode_length_of_a_point(axes, rows):
 def test_the_model_of_a_header():
     header = factory.run(factory.gpu_environment(), []).header
     assert serving_model_of(header) == SYNC
-    assert serving_model_of(msgspec.structs.replace(header, config={"name": "mtp3"})) is None
-    assert serving_model_of(msgspec.structs.replace(header, config={"itl_tpot": None})) is None
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"model_step_us": 0}, "model_step_us"),
-        ({"model_step_us": -5.0}, "model_step_us"),
-        ({"model_step_us": math.inf}, "model_step_us"),
-        ({"model_step_us": math.nan}, "model_step_us"),
-        ({"model_step_us": "12000"}, "model_step_us"),
-        ({"acceptance": 1.01}, "acceptance"),
-        ({"acceptance": -0.1}, "acceptance"),
-        ({"acceptance": math.nan}, "acceptance"),
-        ({"calls_per_step": 0}, "calls_per_step"),
-        ({"calls_per_step": 1.5}, "calls_per_step"),
-        ({"scheduling": "overlap"}, "scheduling"),
-        ({"acceptence": 0.5}, "acceptence"),
-    ],
-)
-def test_strict_conversion(change, named):
-    with pytest.raises(msgspec.ValidationError, match=named):
-        msgspec.convert({"model_step_us": 12000.0, "acceptance": 0.75} | change, ServingModel)
+    assert serving_model_of(replace(header, config={"name": "mtp3"})) is None
+    assert serving_model_of(replace(header, config={"itl_tpot": None})) is None
 
 
 def test_an_operator_of_the_prefill_has_no_time_per_output_token():
     baseline, cell = exact("op_chain", 40.0, 240.0), exact("triton_fused", 2.0, 30.0)
     assert delta(SYNC, baseline, cell) is not None
-    assert delta(SYNC, *(msgspec.structs.replace(cell, phase="prefill") for cell in (baseline, cell))) is None
+    assert delta(SYNC, *(replace(cell, phase="prefill") for cell in (baseline, cell))) is None

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.analysis.record_check import CHECKS, problems
 from harness.records.file import read_run
@@ -17,37 +17,36 @@ REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 @pytest.fixture(scope="module")
 def good():
     run = factory.sweep_run(batch_sizes=(1,))
-    header = structs.replace(run.header, cells=tuple(cell.key for cell in run.cells))
-    return structs.replace(run, header=header)
-
-
-def header_with(run, **changes):
-    return structs.replace(run, header=structs.replace(run.header, **changes))
+    return factory.with_header(run, cells=tuple(cell.key for cell in run.cells))
 
 
 def environment_with(run, **changes):
-    return header_with(run, environment=structs.replace(run.header.environment, **changes))
+    return factory.with_header(run, environment=replace(run.header.environment, **changes))
 
 
 def cell_with(run, **changes):
     first = run.cells[0]
-    cell = structs.replace(first, **changes.pop("cell", {}))
+    cell = replace(first, **changes.pop("cell", {}))
     if changes:
-        cell = structs.replace(cell, metrics=structs.replace(cell.metrics, **changes))
-    return structs.replace(run, cells=[cell, *run.cells[1:]])
+        cell = factory.with_metrics(cell, **changes)
+    return replace(run, cells=[cell, *run.cells[1:]])
 
 
 FAULTS = {
     "complete sweep": {
-        "17 planned cells missing, the first is": lambda run: structs.replace(run, cells=run.cells[:1]),
-        "the last line is incomplete": lambda run: structs.replace(run, truncated=True),
-        "is there more than once": lambda run: structs.replace(run, cells=[*run.cells, run.cells[0]]),
-        "recorded with --only": lambda run: header_with(run, command="python bench.py x.yaml --only 'a*'"),
-        "recorded with --shard": lambda run: header_with(run, command="bench.py x.yaml --shard 1/2", shard="1/2"),
-        "there is no cell in it": lambda run: structs.replace(header_with(run, cells=()), cells=[]),
+        "17 planned cells missing, the first is": lambda run: replace(run, cells=run.cells[:1]),
+        "the last line is incomplete": lambda run: replace(run, truncated=True),
+        "is there more than once": lambda run: replace(run, cells=[*run.cells, run.cells[0]]),
+        "recorded with --only": lambda run: factory.with_header(run, command="python bench.py x.yaml --only 'a*'"),
+        "recorded with --shard": lambda run: factory.with_header(
+            run, command="bench.py x.yaml --shard 1/2", shard="1/2"
+        ),
+        "there is no cell in it": lambda run: replace(factory.with_header(run, cells=()), cells=[]),
     },
     "on a GPU": {"on a CPU": lambda run: environment_with(run, device="cpu")},
-    "calibrated": {"too close to tell": lambda run: header_with(run, uncalibrated=("too close to tell them apart",))},
+    "calibrated": {
+        "too close to tell": lambda run: factory.with_header(run, uncalibrated=("too close to tell them apart",))
+    },
     "clean commit": {
         "uncommitted changes": lambda run: environment_with(run, dirty=True),
         "names no commit": lambda run: environment_with(run, commit=None),
@@ -61,11 +60,11 @@ FAULTS = {
     },
     "audited": {
         "1 cell not audited: CUPTI": lambda run: cell_with(run, no_audit="CUPTI delivers nothing"),
-        "verified on another GPU": lambda run: structs.replace(
+        "verified on another GPU": lambda run: replace(
             run,
-            cells=[structs.replace(cell, proof=Proof(key="0", verified_at="", gpu_id="other")) for cell in run.cells],
+            cells=[replace(cell, proof=Proof(key="0", verified_at="", gpu_id="other")) for cell in run.cells],
         ),
-        "recorded with --brief": lambda run: header_with(run, command="python bench.py run mtp3.yaml --brief"),
+        "recorded with --brief": lambda run: factory.with_header(run, command="python bench.py run mtp3.yaml --brief"),
     },
 }
 

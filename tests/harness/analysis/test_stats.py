@@ -1,11 +1,10 @@
 """Slopes, intervals and the copy bound recover the values that samples were made from."""
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec.structs import replace
 from scipy import stats as scipy_stats
 
 from harness.analysis import stats
@@ -114,11 +113,11 @@ def test_a_median_is_that_of_the_interval_unless_it_is_not_plausible():
     for figure in stats.GPU_METRICS:
         assert stats.median_us(timed, figure) == stats.interval(timed, figure).median
     assert stats.median_us(timed, "cpu_us") is None
-    noise = structs.replace(timed, metrics=structs.replace(timed.metrics, graph_us={1: [3.0, 3.1], 2: [3.0, 3.1]}))
+    noise = factory.with_metrics(timed, graph_us={1: [3.0, 3.1], 2: [3.0, 3.1]})
     assert (stats.median_us(noise, "gpu_us"), stats.interval(noise, "gpu_us").median) == (None, 0.0)
-    no_rounds = structs.replace(timed, metrics=structs.replace(timed.metrics, graph_us={1: [], 2: []}))
+    no_rounds = factory.with_metrics(timed, graph_us={1: [], 2: []})
     assert stats.median_us(no_rounds, "gpu_us") is None
-    assert stats.median_us(structs.replace(timed, status="failed"), "host_us") is None
+    assert stats.median_us(replace(timed, status="failed"), "host_us") is None
 
 
 def test_copy_bandwidth_counts_bytes_read_and_written():
@@ -134,7 +133,7 @@ def with_copies(**shapes_at):
         }
         for name, times in shapes_at.items()
     }
-    return msgspec.structs.replace(factory.calibration(rng), copies=copies)
+    return replace(factory.calibration(rng), copies=copies)
 
 
 def test_the_copy_bound_is_the_fastest_copy_of_as_many_bytes():
@@ -146,7 +145,7 @@ def test_the_copy_bound_is_the_fastest_copy_of_as_many_bytes():
 def test_the_one_block_copy_counts_for_the_copy_bound_in_the_hot_state_only():
     hot = with_copies(k4=(1.5,), k8=(2.0,), k16=(3.0,))
     assert stats.copy_bound_us(hot, 8192) == stats.copy_bound_us(hot, 100) == stats.block_copy_us(hot)
-    times = {"one": msgspec.structs.replace(hot.copies[8192]["shape 0"], state_us=[50.0] * 20)}
-    cold = msgspec.structs.replace(hot, copies=hot.copies | {8192: times})
+    times = {"one": replace(hot.copies[8192]["shape 0"], state_us=[50.0] * 20)}
+    cold = replace(hot, copies=hot.copies | {8192: times})
     assert stats.copy_bound_us(cold, 8192) > 2
     assert stats.copy_bound_us(cold, 100) == pytest.approx(1.5)

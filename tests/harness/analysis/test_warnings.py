@@ -4,15 +4,15 @@ import io
 import re
 from functools import partial
 
-import msgspec
 import numpy as np
 import pytest
 from matplotlib.text import Text
+from msgspec.structs import replace
 from rich.console import Console
 
 from harness.analysis import estimators
 from harness.analysis.compare import compare
-from harness.analysis.warnings import audit_warnings, disagreeing_cells, throttling_warnings, warnings
+from harness.analysis.warnings import audit_warnings, disagreeing_cells, measurement_warnings, throttling_warnings
 from harness.cli import doctor
 from harness.cli.run_report import report
 from harness.records.file import read_run
@@ -37,9 +37,7 @@ def off_by(ns: float, seed: int = 0):
     longest = max(timer.spins)
     probe = timer.spins[longest]
     shifted = {k: [t + k * ns / 1000 for t in times] for k, times in probe.graph_us.items()}
-    return msgspec.structs.replace(
-        timer, spins=timer.spins | {longest: msgspec.structs.replace(probe, graph_us=shifted)}
-    )
+    return replace(timer, spins=timer.spins | {longest: replace(probe, graph_us=shifted)})
 
 
 def uncalibrated_run(**header) -> Run:
@@ -47,15 +45,13 @@ def uncalibrated_run(**header) -> Run:
     errors = estimators.calibration_errors(timer)
     assert errors[0].startswith("graph slope: a spin of 20.00 us is measured +")
     header = {"calibration": timer, "uncalibrated": errors} | header
-    return msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, **header))
+    return factory.with_header(run, **header)
 
 
 def with_metrics(run: Run, index: int, **changes) -> Run:
     cells = list(run.cells)
-    cells[index] = msgspec.structs.replace(
-        cells[index], metrics=msgspec.structs.replace(cells[index].metrics, **changes)
-    )
-    return msgspec.structs.replace(run, cells=cells)
+    cells[index] = factory.with_metrics(cells[index], **changes)
+    return replace(run, cells=cells)
 
 
 def disagreeing_run() -> Run:
@@ -107,7 +103,7 @@ def drawn(module, runs):
 
 def two_cells(run: Run) -> Run:
     """Two cells of it, as a comparison is slow."""
-    return msgspec.structs.replace(run, cells=run.cells[:2])
+    return replace(run, cells=run.cells[:2])
 
 
 @pytest.mark.parametrize(
@@ -118,10 +114,10 @@ def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):
     run = uncalibrated_run()
     if where == "segment":
         late = segment("resumed", calibration=run.header.calibration, uncalibrated=run.header.uncalibrated)
-        run = msgspec.structs.replace(
+        run = replace(
             uncalibrated_run(uncalibrated=()),
             segments=[late],
-            cells=[msgspec.structs.replace(cell, process=1) for cell in run.cells],
+            cells=[replace(cell, process=1) for cell in run.cells],
         )
     sound = factory.sweep_run(batch_sizes=(1, 8))
     for runs, stamped in (([sound, run], True), ([sound, sound], False)):
@@ -192,7 +188,7 @@ def test_a_comparison_warns_of_either_side(flawed, words):
         assert f"warning: {side}: {words}" in screen
         assert f"- ⚠️ {side}: {words}" in comparison_markdown(comparison)
     assert "⚠️" not in comparison_markdown(compare([sound], [sound]))
-    assert warnings(sound) == []
+    assert measurement_warnings([sound]) == []
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------

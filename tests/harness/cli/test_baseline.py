@@ -8,7 +8,7 @@ import bench
 from harness.records.file import read_run
 from harness.records.schema import RecordError
 from harness.records.select import with_baseline
-from tests.harness.cli.test_verification import call
+from tests.harness.cli.test_cli import call
 
 YAML = "name: one\noperators: [decode_native]\nvariants: [chain_clamp, flat_view]\nsweep: [{batch_size: 3}]\n"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.verify import covering_array
-from tests.harness.cli.test_verification import call
+from tests.harness.cli.test_cli import call
 
 CONFIG = """\
 name: one

@@ -3,8 +3,8 @@
 import datetime
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from harness.cli import recording
 from harness.config.load import ConfigError
@@ -96,9 +96,7 @@ def test_a_merge_without_all_pieces_names_them(bench):  # noqa: F811
 
 
 def test_a_merge_ends_with_1_where_a_cell_failed(tmp_path):
-    bad = msgspec.structs.replace(
-        piece("2/2", [2]), cells=[factory.cell("o", "fused", {"n": 2}, status="failed", reason="no luck")]
-    )
+    bad = replace(piece("2/2", [2]), cells=[factory.cell("o", "fused", {"n": 2}, status="failed", reason="no luck")])
     for name, one in (("a", piece("1/2", [1])), ("b", bad)):
         factory.write(one, tmp_path / name / "run.jsonl")
     code, out, _ = call("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "all", "--no-plots")

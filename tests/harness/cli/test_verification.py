@@ -1,28 +1,19 @@
 """`bench.py verify`: a column for every check, a line for every historic defect, and its exit codes."""
 
-import io
 import itertools
 import re
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
-import bench
 from baselines.decode_native.operator import operator as native
 from harness.checks import CHECKS, NAMES
 from harness.config.work_items import Verify
 from harness.session.session import Session
 from harness.session.worker import RunError
 from harness.verify import covering_array
+from tests.harness.cli.test_cli import call
 from tests.runnable import defective
-
-
-def call(*arguments):
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = bench.main([str(argument) for argument in arguments])
-    return code, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.itl_tpot import ServingModel
+from harness.config.decode_loop import DecodeLoop, Geometry
 from harness.config.load import Config, Measure, load
 from harness.config.sweep import plan
 from harness.contract import Point
@@ -45,12 +46,15 @@ def test_it_plans_cells_of_every_operator_and_variant(path, catalog):
     assert len(cells) <= MAX_CELLS
 
 
-DOCUMENTED = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+DOCUMENTED = (DOCS / "configuration.md").read_text(encoding="utf-8")
+OF_LOOPS = (DOCS / "decode-loop.md").read_text(encoding="utf-8")
+SECTIONS = {Config: DOCUMENTED, Measure: DOCUMENTED, ServingModel: DOCUMENTED, DecodeLoop: OF_LOOPS, Geometry: OF_LOOPS}
 
 
-@pytest.mark.parametrize("section", [Config, Measure, ServingModel])
+@pytest.mark.parametrize("section", SECTIONS)
 def test_every_key_is_documented(section):
-    assert [name for name in section.__struct_fields__ if f"| `{name}` |" not in DOCUMENTED] == []
+    assert [name for name in section.__struct_fields__ if f"| `{name}` |" not in SECTIONS[section]] == []
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

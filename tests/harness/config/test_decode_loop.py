@@ -5,21 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.config.decode_loop import DecodeLoop, Geometry
 from harness.config.load import CONFIGS, ConfigError, load
 from harness.config.loops import miniature, plan_loops
 from harness.config.work_items import keys_of
 from harness.records.schema import Status
+from tests.harness.decode_loop.loops import CHAINS, ONE
 
-STACKS = {
-    "chains": {
-        "seq_lens_update": "op_chain",
-        "decode_flatten": "op_chain",
-        "paged_mqa_schedule": "op_chain",
-        "mla_tile_schedule": "fresh_copy",
-    },
-    "one": {"seq_lens_update": "op_chain", "decode_step": "op_chain"},
-}
+STACKS = {"chains": CHAINS, "one": ONE}
 LOOP = {
     "concurrency": [3, 8],
     "prompt_len": 1000,
@@ -118,14 +110,6 @@ def test_a_shipped_loop_fits_five_minutes_and_has_every_kind_of_stack(path, cata
     assert {"chains", "fused"} <= set(config.stacks)
     assert {one.at.scheduling for one in groups} == {"sync", "async"}
     assert {one.at.concurrency for one in groups} == {1, 8, 32, 128}
-
-
-DOCUMENTED = (CONFIGS.parent / "docs" / "decode-loop.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("section", [DecodeLoop, Geometry])
-def test_every_key_is_documented(section):
-    assert [name for name in section.__struct_fields__ if f"| `{name}` |" not in DOCUMENTED] == []
 
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

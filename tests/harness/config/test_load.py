@@ -86,34 +86,34 @@ LOCATED = {
         GOOD + "itl_tpot: {model_step_us: 1, acceptanc: 0.5}\n",
         "c.yaml:5: itl_tpot.acceptanc: unknown key; did you mean acceptance?",
     ),
-    "unknown axis": (
-        GRID + "paddin: 0.1\n",
-        "c.yaml:5: sweep[0].paddin: unknown axis 'paddin'; did you mean padding?",
-    ),
-    "axis of another operator": (
-        GRID + "table_columns: 3\n",
-        "c.yaml:5: sweep[0].table_columns: unknown axis",
-    ),
+    "unknown axis": (GRID + "paddin: 0.1\n", "c.yaml:5: sweep[0].paddin: unknown axis 'paddin'; did you mean padding?"),
+    "axis of another operator": (GRID + "table_columns: 3\n", "c.yaml:5: sweep[0].table_columns: unknown axis"),
     "a number as key": (GOOD + "1: 3\n", "c.yaml:5: 1: unknown key; valid are name, operators"),
-    "a number as axis": (GRID + "1: 3\n", "c.yaml:5: sweep[0]"),
+    "a number as axis": (GRID + "1: 3\n", "c.yaml:4: sweep[0]: Expected text, got a whole number"),
     "bool for an integer": (
         GOOD.replace("2]", "true]"),
-        "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got True",
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got True",
     ),
     "string for an integer": (
         GOOD.replace("2]", "'2']"),
-        "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got '2'",
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got '2'",
     ),
     "float for an integer": (
         GOOD.replace("2]", "2.5]"),
-        "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got 2.5",
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got 2.5",
     ),
-    "null for an integer": (GOOD.replace("[1, 2]", ""), "c.yaml:4: sweep[0].batch_size: must be an integer >= 1"),
     "list in a list": (
         GOOD.replace("[1, 2]", "[[1, 2]]"),
-        "c.yaml:4: sweep[0].batch_size[0]: must be an integer >= 1, got [1, 2]",
+        "c.yaml:4: sweep[0].batch_size[0]: must be an integer from 1 to 2147483647, got [1, 2]",
     ),
-    "zero": (GOOD.replace("2]", "0]"), "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got 0"),
+    "number beyond int32": (
+        GOOD + f"  - compress_ratio: {2**70}\n",
+        "c.yaml:5: sweep[1].compress_ratio: must be an integer from 1 to 2147483647, got 1180591620717411303424",
+    ),
+    "zero": (
+        GOOD.replace("2]", "0]"),
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got 0",
+    ),
     "item of a list over several lines": (
         GOOD.replace("[1, 2]", "\n    - 1\n    - x\n"),
         "c.yaml:6: sweep[0].batch_size[1]: must be an integer",
@@ -146,11 +146,7 @@ LOCATED = {
     ),
     "half a token": (GRID + "context_len: {uniform: [1.5, 3]}\n", "c.yaml:5: sweep[0].context_len: must be"),
     "empty list": (GOOD.replace("[1, 2]", "[]"), "c.yaml:4: sweep[0].batch_size: is empty"),
-    "empty sweep": ("name: t\noperators: [decode_native]\nsweep: []\n", "c.yaml:3: sweep: "),
-    "null sweep": ("name: t\noperators: [decode_native]\nsweep:\n", "c.yaml:3: sweep: "),
     "empty grid": ("name: t\noperators: [decode_native]\nsweep: [{}]\n", "c.yaml:3: sweep[0]: is empty"),
-    "a mapping as sweep": ("name: t\noperators: [decode_native]\nsweep: {batch_size: 1}\n", "c.yaml:3: sweep: "),
-    "a list as grid": ("name: t\noperators: [decode_native]\nsweep: [[1]]\n", "c.yaml:3: sweep[0]: "),
     "row longer than configured": (
         GRID + "next_n: 2\n    max_decode_len: [1, 3]\n",
         "c.yaml:6: sweep[0].max_decode_len: decode_native: max_decode_len (3) must not exceed next_n (2)",
@@ -179,8 +175,6 @@ LOCATED = {
         GOOD.replace("[decode_native]", "decode_native"),
         "c.yaml:2: operators: Expected a list, got text",
     ),
-    "no operators": (GOOD.replace("[decode_native]", "[]"), "c.yaml:2: operators: "),
-    "operators null": (GOOD.replace("[decode_native]", ""), "c.yaml:2: operators: "),
     "variants match nothing": (
         GOOD + "variants: [flat*, chian]\n",
         "c.yaml:5: variants[1]: no variant matches 'chian'; did you mean chain?",
@@ -189,22 +183,14 @@ LOCATED = {
         GOOD + "variants: flat_vew\n",
         "c.yaml:5: variants: no variant matches 'flat_vew'; did you mean flat_view?",
     ),
-    "variants a number": (GOOD + "variants: 3\n", "c.yaml:5: variants: "),
-    "variants empty": (GOOD + "variants: []\n", "c.yaml:5: variants: "),
-    "variants null": (GOOD + "variants:\n", "c.yaml:5: variants: "),
     "a defect is not timed": (
         GOOD + "variants: [missing_clamp]\n",
         "c.yaml:5: variants[0]: no variant matches 'missing_clamp'",
     ),
-    "measure a list": (GOOD + "measure: [1]\n", "c.yaml:5: measure: "),
-    "measure null": (GOOD + "measure:\n", "c.yaml:5: measure: "),
     "seed bool": (
         GOOD + "measure: {seed: true}\n",
         "c.yaml:5: measure.seed: Expected a whole number or nothing, got bool",
     ),
-    "seed string": (GOOD + "measure: {seed: '1'}\n", "c.yaml:5: measure.seed: "),
-    "seed negative": (GOOD + "measure: {seed: -1}\n", "c.yaml:5: measure.seed: "),
-    "too few rounds": (GOOD + "measure: {min_rounds: 2}\n", "c.yaml:5: measure.min_rounds: "),
     "least above most": (
         GOOD + "measure:\n  min_rounds: 50\n",
         "c.yaml:6: measure.min_rounds: must not exceed measure.max_rounds",
@@ -212,23 +198,14 @@ LOCATED = {
     "budget not a number": (GOOD + "measure: {time_budget_s: .nan}\n", "c.yaml:5: measure.time_budget_s: "),
     "copies of a string": (GOOD + "measure: {graph_copies: [1, x]}\n", "c.yaml:5: measure.graph_copies[1]: "),
     "a slope through one point": (GOOD + "measure: {graph_copies: [2, 2]}\n", "c.yaml:5: measure.graph_copies"),
-    "itl_tpot a string": (GOOD + "itl_tpot: yes please\n", "c.yaml:5: itl_tpot: "),
     "itl_tpot incomplete": (
         GOOD + "itl_tpot: {model_step_us: 1}\n",
         "c.yaml:5: itl_tpot: the key itl_tpot.acceptance is missing",
     ),
-    "acceptance above one": (
-        GOOD + "itl_tpot: {model_step_us: 1, acceptance: 1.5}\n",
-        "c.yaml:5: itl_tpot.acceptance: ",
-    ),
     "impossible date": (
         GOOD.replace("tiny", "2024-13-01"),
-        "c.yaml:1: not readable as YAML: '2024-13-01' is no timestamp",
+        "c.yaml: not readable as YAML: month must be in 1..12",
     ),
-    "nested without end": ("name: " + "[" * 5000, "c.yaml: not readable as YAML: nested too deeply"),
-    "keys nested without end": ("{a: " * 5000, "c.yaml: not readable as YAML: nested too deeply"),
-    "tag without its value": (GOOD + "measure: {seed: !!int ''}\n", "c.yaml:5: not readable as YAML: '' is no int"),
-    "tag of another value": (GOOD + "measure:\n  audit: !!bool x\n", "c.yaml:6: not readable as YAML: 'x' is no bool"),
     "more points than anyone measures": (
         GRID + "".join(f"{axis}: {list(range(1, 41))}\n    " for axis in ("next_n", "compress_ratio", "max_model_len")),
         "c.yaml:4: sweep[0]: makes 128,000 points; a sweep may have 100,000",
@@ -239,12 +216,15 @@ LOCATED = {
         "c.yaml:5: measure.timeout_s: Expected a number <= 1000000.0",
     ),
     "seed past what a generator takes": (GOOD + "measure: {seed: 99999999999999999999}\n", "c.yaml:5: measure.seed: "),
-    "name a number": (GOOD.replace("tiny", "3"), "c.yaml:1: name: Expected text, got a whole number"),
-    "name of the folder above": (GOOD.replace("tiny", ".."), "c.yaml:1: name: "),
-    "number that no record holds": (
-        GOOD + f"  - compress_ratio: {2**70}\n",
-        "c.yaml:5: sweep[1].compress_ratio: a number of more",
+    "a step without end": (
+        GOOD + "itl_tpot: {model_step_us: .inf, acceptance: 0.5}\n",
+        "c.yaml:5: itl_tpot.model_step_us: ",
     ),
+    "acceptance that is no number": (
+        GOOD + "itl_tpot: {model_step_us: 1, acceptance: .nan}\n",
+        "c.yaml:5: itl_tpot.acceptance: ",
+    ),
+    "name of the folder above": (GOOD.replace("tiny", ".."), "c.yaml:1: name: "),
     "empty decode loop": ("name: t\ndecode_loop:\n", "c.yaml:2: decode_loop: is empty; give it stacks"),
     "name with a slash": (GOOD.replace("tiny", "a/b"), "c.yaml:1: name: "),
     "key given twice": (GOOD + "name: other\n", "c.yaml:5: name: given twice, first on line 1"),
@@ -253,6 +233,7 @@ LOCATED = {
         "c.yaml:7: measure.seed: given twice, first on line 6",
     ),
     "axis given twice": (GRID + "batch_size: 3\n", "c.yaml:5: sweep[0].batch_size: given twice, first on line 4"),
+    "nested without end": ("name: " + "[" * 5000, "c.yaml: not readable as YAML: "),
     "tabs": ("name: t\noperators:\n\t- decode_native\n", "c.yaml:3: not readable as YAML: "),
     "unclosed bracket": (
         "name: t\noperators: [decode_native\nsweep: [{batch_size: 1}]\n",
@@ -263,7 +244,7 @@ LOCATED = {
     "two documents": (GOOD + "---\n" + GOOD, "c.yaml:5: not readable as YAML: "),
     "contains itself": ("name: t\noperators: [decode_native]\nsweep: &a [*a]\n", "c.yaml"),
     "binary file": (bytes(range(256)), "c.yaml: not a text file"),
-    "null byte": (GOOD + "\0\n", "c.yaml:5: not readable as YAML: "),
+    "null byte": (GOOD + "\0\n", "c.yaml: not readable as YAML: "),
     "a list": ("- 1\n- 2\n", "c.yaml: expected a mapping"),
     "a word": ("hello\n", "c.yaml: expected a mapping"),
     "an empty file": ("", "c.yaml: expected a mapping"),
@@ -285,18 +266,13 @@ OVERRIDDEN = {
     "no value": ("batch_size", "--set batch_size: expected KEY=VALUE"),
     "no key": ("=3", "--set =3: expected KEY=VALUE"),
     "value no YAML": ("batch_size=[", "--set batch_size=[: the value is not YAML"),
-    "empty value": ("batch_size=", "--set batch_size: must be an integer >= 1, got None"),
-    "nested deeper than a record": (f"context_len={'[' * 30}{']' * 30}", "--set context_len: nested more than 20 deep"),
+    "empty value": ("batch_size=", "--set batch_size: must be an integer from 1 to 2147483647, got None"),
     "empty list": ("batch_size=[]", "--set batch_size: is empty"),
-    "unknown axis": ("bach_size=3", "unknown axis 'bach_size'; did you mean batch_size?"),
-    "wrong type": ("batch_size=[1, true]", "--set batch_size: must be an integer >= 1, got True"),
+    "unknown axis": ("bach_size=3", "--set bach_size: unknown axis 'bach_size'; did you mean batch_size?"),
+    "wrong type": ("batch_size=[1, true]", "--set batch_size: must be an integer from 1 to 2147483647, got True"),
     "impossible date": (
         "batch_size=2020-13-01",
-        "--set batch_size=2020-13-01: the value is not YAML ('2020-13-01' is no timestamp)",
-    ),
-    "misspelt axis": (
-        "batchsize=3",
-        "--set batchsize: unknown axis 'batchsize'; did you mean batch_size?",
+        "--set batch_size=2020-13-01: the value is not YAML (month must be in 1..12)",
     ),
     "wrong type in measure": ("measure.seed=x", "--set measure.seed: Expected a whole number or nothing, got text"),
     "unknown key of measure": ("measure.sed=3", "measure.sed: unknown key; did you mean seed?"),
@@ -434,6 +410,7 @@ WRONG = {
     "itl_tpot": ["x", [1], 3],
     "itl_tpot.model_step_us": ["1", True, None, 0, -5],
     "itl_tpot.acceptance": ["1", True, None, 1.5, -0.1],
+    "itl_tpot.calls_per_step": ["1", None, 0, 1.5],
     "itl_tpot.scheduling": ["both", 3, None],
 }
 
@@ -506,9 +483,9 @@ def test_one_unknown_key_is_found_where_it_stands(data, config, name, tmp):
 
 
 @settings(max_examples=examples(120), deadline=None)
-@given(data=st.data(), config=CONFIGS, key=st.sampled_from(list(WRONG)))
-def test_one_wrong_value_is_found_where_it_stands(data, config, key, tmp):
-    wrong = data.draw(st.sampled_from(WRONG[key]))
+@given(data=st.data(), config=CONFIGS, fault=st.sampled_from([(key, wrong) for key in WRONG for wrong in WRONG[key]]))
+def test_one_wrong_value_is_found_where_it_stands(data, config, fault, tmp):
+    key, wrong = fault
     section, _, name = key.partition(".")
     if name:
         full = {"itl_tpot": {"model_step_us": 1, "acceptance": 0.5}, "measure": {}}[section]

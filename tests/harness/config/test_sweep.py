@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import math
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -31,13 +30,6 @@ def test_a_grid_is_a_product_in_the_order_of_the_file(catalog):
     points = points_of(source([{"batch_size": [8, 1], "next_n": [2, 3]}]), catalog)
     assert [(p.batch_size, p.next_n) for _, p in points] == [(8, 2), (8, 3), (1, 2), (1, 3)]
     assert [p.max_decode_len for _, p in points] == [2, 3, 2, 3]  # the default follows next_n
-
-
-def test_grids_are_a_union_without_repetition(catalog):
-    points = points_of(
-        source([{"batch_size": [1, 8]}, {"batch_size": [8, 9]}, {"batch_size": 1, "next_n": 4}]), catalog
-    )
-    assert [p.batch_size for _, p in points] == [1, 8, 9]
 
 
 def test_a_grid_is_projected_on_the_axes_of_each_operator(catalog):
@@ -134,13 +126,6 @@ def test_every_legal_sweep_expands_to_each_point_once(grids, operators, catalog)
     labels = [(name, catalog.operators[name].label(point)) for name, point in points]
     assert len(labels) == len(set(labels))
     assert all(catalog.operators[name].broken_rule(point) is None for name, point in points)
-
-
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(grid=legal_grids())
-def test_one_grid_has_as_many_points_as_its_product(grid, catalog):
-    size = math.prod(len(value) if isinstance(value, list) else 1 for value in grid.values())
-    assert len(points_of(source([grid]), catalog)) == size
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 
 from harness.analysis.compare import Rule, compare
 from harness.cli.run_report import print_run
@@ -64,13 +65,13 @@ SHOWN = (
 def sound() -> list[dict]:
     """The lines of a small GPU run and a segment of it, as plain values."""
     run = factory.sweep_run(batch_sizes=(1, 8))
-    cells = [msgspec.structs.replace(cell, metrics=short(cell.metrics)) for cell in run.cells]
-    cells[-1] = msgspec.structs.replace(cells[-1], process=1)
+    cells = [replace(cell, metrics=short(cell.metrics)) for cell in run.cells]
+    cells[-1] = replace(cells[-1], process=1)
     cells += [
         factory.cell("decode_native", "flat_view", {"batch_size": size}, status=status, reason="why")
         for size, status in ((9, "failed"), (10, "skipped"))
     ]
-    header = msgspec.structs.replace(
+    header = replace(
         run.header,
         cells=tuple(cell.key for cell in cells),
         compiled={"a.cu": {"sm_90": "ok"}},
@@ -84,7 +85,7 @@ def sound() -> list[dict]:
 def short(metrics):
     few = {name: getattr(metrics, name)[:6] for name in ("host_us", "eager_us")}
     graph_us = {copies: times[:6] for copies, times in metrics.graph_us.items()}
-    return msgspec.structs.replace(metrics, **few, graph_us=graph_us)
+    return replace(metrics, **few, graph_us=graph_us)
 
 
 def lively(value, text, name=""):
@@ -113,10 +114,7 @@ def rendered_safely(text: str) -> None:
 
 def processes(run: Run) -> list[Run]:
     """As if three processes had given the same samples."""
-    return [
-        msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, started=f"2026-01-0{i}"))
-        for i in (1, 2, 3)
-    ]
+    return [factory.with_header(run, started=f"2026-01-0{i}") for i in (1, 2, 3)]
 
 
 def without_folds(text: str) -> str:

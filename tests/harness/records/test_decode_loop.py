@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.records.file import read_run, write_run
 from harness.records.merge import merge
@@ -20,7 +20,7 @@ RECORD = Path(__file__).parents[3] / "results" / "reference" / "nvidia-h200" / "
 @pytest.fixture
 def loops():
     loops = factory_loops.many_loops(np.random.default_rng(0), concurrencies=(1, 8))
-    failed = structs.replace(
+    failed = replace(
         loops[1], stack="wrong", status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens")
     )
     return [*loops, failed]

@@ -1,8 +1,8 @@
 """Merging shards: pieces that do not belong together are refused, a merged run names what is missing."""
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
@@ -10,22 +10,17 @@ from harness.report.tables import result_tables
 from tests import factory
 
 
-def piece(shard: str | None, sizes, seed=0, path=None, environment=None, **header) -> Run:
+def piece(shard: str | None, sizes, seed=0, environment=None, **header) -> Run:
     cells = [factory.cell("o", name, {"n": n}, gpu=1.0) for n in sizes for name in ("op_chain", "fused")]
     run = factory.run(environment or factory.gpu_environment(), cells, seed=seed, shard=shard, **header)
     calibration = factory.calibration(np.random.default_rng(sum(sizes)))
-    return msgspec.structs.replace(
-        run,
-        path=path or f"{shard}.jsonl",
-        header=msgspec.structs.replace(run.header, calibration=calibration, cells=tuple(c.key for c in cells)),
-    )
+    run = factory.with_header(run, calibration=calibration, cells=tuple(cell.key for cell in cells))
+    return replace(run, path=f"{shard}.jsonl")
 
 
 def test_every_piece_keeps_its_calibration():
     pieces = [piece(f"{i}/3", [i, i + 3]) for i in (1, 2, 3)]
-    pieces[1] = msgspec.structs.replace(
-        pieces[1], header=msgspec.structs.replace(pieces[1].header, uncalibrated=("off by 80 ns",))
-    )
+    pieces[1] = factory.with_header(pieces[1], uncalibrated=("off by 80 ns",))
     merged = merge(pieces)
     assert [cell.key for cell in merged.cells] == [cell.key for part in pieces for cell in part.cells]
     calibration = {cell.key: part.header.calibration for part in pieces for cell in part.cells}
@@ -38,8 +33,8 @@ def test_segments_of_a_piece_move_with_its_cells():
     from tests.harness.session.test_resume import segment
 
     second = piece("2/2", [2])
-    cells = [msgspec.structs.replace(cell, process=i) for i, cell in enumerate(second.cells)]
-    second = msgspec.structs.replace(second, cells=cells, segments=[segment("resumed")])
+    cells = [replace(cell, process=i) for i, cell in enumerate(second.cells)]
+    second = replace(second, cells=cells, segments=[segment("resumed")])
     merged = merge([piece("1/2", [1]), second])
     assert [(segment.process, segment.why) for segment in merged.segments] == [(1, "shard 2/2"), (2, "resumed")]
     assert [cell.process for cell in merged.cells] == [0, 0, 1, 2]
@@ -75,7 +70,7 @@ def test_pieces_that_do_not_belong_together_are_refused(other, sentence):
 
 def test_a_header_with_keys_of_no_cell_is_merged_all_the_same():
     run = piece(None, [1])
-    odd = msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, cells=("x", *run.header.cells)))
+    odd = factory.with_header(run, cells=("x", *run.header.cells))
     assert merge([odd]).header.cells == ("x", *run.header.cells)
 
 

@@ -1,14 +1,14 @@
 """Globs over the cells of a record, and what filtering keeps."""
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.records.schema import Segment
 from harness.records.select import chosen, is_chosen
 from tests import factory
 from tests.harness.cli.test_cli import call
 
-CELL = structs.replace(
+CELL = replace(
     factory.cell("decode_native", "flat_view", {"batch_size": 8}, gpu=5.0), axes={"batch_size": 8, "padding": 0.0}
 )
 
@@ -38,8 +38,8 @@ def test_a_filtered_run_keeps_the_calibration_of_every_cell():
     other = factory.calibration(factory.np.random.default_rng(7))
     more = {"environment": run.header.environment, "calibration": other}
     late = Segment(process=1, started="later", why="resumed", **more)
-    cells = [structs.replace(cell, process=int(i >= len(run.cells) // 2)) for i, cell in enumerate(run.cells)]
-    run = structs.replace(run, cells=cells, segments=[late])
+    cells = [replace(cell, process=int(i >= len(run.cells) // 2)) for i, cell in enumerate(run.cells)]
+    run = replace(run, cells=cells, segments=[late])
     kept = chosen(run, ["*/cuda_fused"])
     assert {cell.variant for cell in kept.cells} == {"cuda_fused"}
     assert [kept.calibration_of(cell) for cell in kept.cells] == [run.calibration_of(cell) for cell in kept.cells]

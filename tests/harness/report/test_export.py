@@ -3,7 +3,7 @@
 import csv
 import io
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.analysis.stats import interval
 from harness.report.export import OUTCOME, table, write_csv
@@ -51,8 +51,8 @@ def test_axes_are_columns_of_one_type():
 
 def test_a_failure_has_check_tensor_and_index():
     wrong = factory.cell("decode_native", "wrong", {"batch_size": 8}, status="mismatch", reason="differs")
-    finding = structs.replace(wrong.finding, check="exact", tensor="buffer", index=(2, 1))
-    columns = table([factory.run(factory.gpu_environment(), [structs.replace(wrong, finding=finding)])])
+    finding = replace(wrong.finding, check="exact", tensor="buffer", index=(2, 1))
+    columns = table([factory.run(factory.gpu_environment(), [replace(wrong, finding=finding)])])
     assert [columns[name] for name in ("check", "tensor", "index")] == [["exact"], ["buffer"], ["2 1"]]
 
 

@@ -103,6 +103,7 @@ def test_an_operator_is_listed_with_all_that_belongs_to_it(capsys, monkeypatch):
         assert re.search(rf"^{re.escape(name)} ", out, re.MULTILINE)
     assert "\nmax_decode_len must not exceed next_n\n" in out
     assert "flat_view" in out
+    assert "defect, never timed" in out
     assert "op_chain" not in out  # of other operators
 
 

@@ -4,9 +4,9 @@ import contextlib
 import io
 import re
 
-import msgspec
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 from rich.console import Console
 
 from harness.analysis.compare import compare
@@ -159,8 +159,8 @@ def test_gpu_runs_without_a_time_have_no_copy_bound_and_no_modelled_table():
 @pytest.mark.parametrize("damaged", [0, 1])
 def test_what_is_no_time_has_no_ratio(value, damaged):
     cells = [factory.cell("decode_flatten", name, {"batch_size": 8}, cpu=40.0) for name in ("op_chain", "merged_chain")]
-    metrics = msgspec.structs.replace(cells[damaged].metrics, cpu_us=[value] * 20)
-    cells[damaged] = msgspec.structs.replace(cells[damaged], metrics=metrics)
+    metrics = replace(cells[damaged].metrics, cpu_us=[value] * 20)
+    cells[damaged] = replace(cells[damaged], metrics=metrics)
     (table,) = result_tables(factory.run(CPU, cells))
     (entries,) = table.rows
     assert not any("×" in entry.text for entry in entries)
@@ -169,7 +169,7 @@ def test_what_is_no_time_has_no_ratio(value, damaged):
 
 def test_markdown_of_a_table_is_text_and_tables_alone():
     tables = result_tables(long_run())
-    reason = msgspec.structs.replace(
+    reason = replace(
         long_run().cells[1], status=Status.FAILED, metrics=None, **factory.why_not("failed", "a | b *c* `d` <e>")
     )
     run = long_run()

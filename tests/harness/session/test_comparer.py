@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from msgspec import structs
+from msgspec.structs import replace
 
 from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import Outputs as NativeOutputs
@@ -20,7 +20,7 @@ from tests.processes import run_python
 
 JOB = Job("cpu", (), 0, Measure(), timed=True, role="compare")
 POINT = native.complete({"batch_size": 5, "next_n": 3, "context_len": {"uniform": (5, 900)}})
-ITEM = structs.replace(cells(native, POINT, []), check_seed=77)
+ITEM = replace(cells(native, POINT, []), check_seed=77)
 AT = {"operator": native.name, "axes": dict(POINT), "point": ITEM.point, "check_seed": 77, "what": "a call"}
 
 

@@ -1,20 +1,23 @@
 """Remembered proofs: the second run skips the edge cases, and nothing that differs is believed."""
 
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.cli.recording import _Remembered
 from harness.config.load import Measure
 from harness.config.sweep import cells
+from harness.config.work_items import Cells
 from harness.discover import ROOT, discover
 from harness.records.file import read_run
-from harness.records.schema import Cell, Proof, Segment, Status
+from harness.records.schema import Audit, Cell, Proof, Segment, Status
 from harness.session import evaluator, proofs
 from harness.session.messages import Job
 from harness.timing.environment import describe
@@ -50,6 +53,10 @@ def mine(point, x, out):
 
     return launch
 """
+
+
+def remember(key):
+    proofs.store(proofs.Remembered(Proof(key=key, verified_at="2026")))
 
 
 def key(environment=None, seed=0, file=None, catalog=None):
@@ -115,8 +122,10 @@ def test_a_file_of_an_engine_is_part_of_the_key(tmp_path, monkeypatch, catalog):
 
 def test_a_damaged_file_counts_as_missing():
     folder = Path(os.environ[proofs.FOLDER])
-    proofs.store("a", "2026-01-01T00:00:00+00:00", "b")
-    assert proofs.load({"v": "a"})["v"].gpu_id == "b"
+    proof = Proof(key="a", verified_at="2026-01-01T00:00:00+00:00", gpu_id="b")
+    remembered = proofs.Remembered(proof, {"hot {}": Audit(proof=proof, counts={"allocations": 0, "memcpys": {}})})
+    proofs.store(remembered)
+    assert proofs.load({"v": "a"})["v"] == remembered
     good = (folder / "a.json").read_bytes()
     for i in range(len(good)):
         (folder / "a.json").write_bytes(good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :])
@@ -130,7 +139,7 @@ def test_a_damaged_file_counts_as_missing():
 @pytest.mark.parametrize("value", ["off", "/proc/nowhere"])
 def test_without_a_folder_nothing_is_remembered(value, monkeypatch):
     monkeypatch.setenv(proofs.FOLDER, value)
-    proofs.store("a", "2026", None)
+    remember("a")
     proofs.forget("a")
     assert proofs.load({"v": "a"}) == {}
 
@@ -145,7 +154,7 @@ def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_pa
     item = cells(operator, operator.complete({"batch_size": 3}), variants)
     machine = proofs.machine_hash(owner.ready().environment)
     proof = Proof(key="a", verified_at="2026", gpu_id="b")
-    item = structs.replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
+    item = replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
     found = {event.variant: event for event in owner.cells(item) if isinstance(event, Cell)}
     assert {name: cell.status for name, cell in found.items()} == {"chain_clamp": "passed", "mine": "mismatch"}
     assert {name: cell.proof for name, cell in found.items()} == {"chain_clamp": proof, "mine": None}
@@ -160,7 +169,7 @@ def test_a_worker_on_another_machine_does_not_believe(monkeypatch):
     item = cells(operator, operator.complete({"batch_size": 3}), [variant])
     proven = {"chain_clamp": Proof(key="a", verified_at="2026")}
     machine = proofs.machine_hash(factory.gpu_environment())
-    found = list(owner.cells(structs.replace(item, budget_s=0.1, proven=proven, machine=machine)))
+    found = list(owner.cells(replace(item, budget_s=0.1, proven=proven, machine=machine)))
     assert checked == [variant]
     assert all(event.proof is None for event in found if isinstance(event, Cell))
 
@@ -195,20 +204,46 @@ def test_a_proof_names_the_gpu_that_verified(catalog):
     for process, environment in ((1, second), (2, other)):
         remembered.see(Segment(process=process, started="", why="", environment=environment))
     for name, process in (("a", 1), ("b", 0), ("c", 2)):
-        remembered.see(structs.replace(factory.cell("decode_native", name, {"batch_size": 1}, 1.0), process=process))
+        remembered.see(replace(factory.cell("decode_native", name, {"batch_size": 1}, 1.0), process=process))
     assert remembered.passed == {"decode_native/a": "second", "decode_native/b": "first"}
 
 
 def test_a_proof_is_forgotten_when_its_variant_fails(monkeypatch):
     """Also by a run that did not look at it (--reverify)."""
-    proofs.store("k", "2026", None)
+    remember("k")
     environment = factory.cpu_environment()
     cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
     remembered = _Remembered(None, environment, {cell.variant_id: "k"}, {}, {0: None})
     remembered.see(cell)
-    remembered.see(structs.replace(cell, status=Status.MISMATCH))
+    remembered.see(replace(cell, status=Status.MISMATCH))
     remembered.keep()
     assert proofs.load({"v": "k"}) == {}
+
+
+def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
+    environment = factory.gpu_environment(gpu_id="g")
+    cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
+    cell = replace(cell, metrics=replace(cell.metrics, eager_launches=2, cupti_us=[1.0]))
+    plan = SimpleNamespace(job=Job("cuda", (), 0, Measure(), timed=True))
+    monkeypatch.setattr(_Remembered, "_keys_now", lambda self: self.keys)
+
+    def run(proven, seen=()):
+        remembered = _Remembered(plan, environment, {cell.variant_id: "k"}, proven, {0: "g"})
+        for outcome in seen:
+            remembered.see(outcome)
+        remembered.keep()
+        item = Cells(operator="decode_native", variants=("a",), axes=dict(cell.axes), point=cell.point, baseline="a")
+        other = replace(item, axes=cell.axes | {"batch_size": 2})
+        return [marked.audits for marked in remembered.marked([item, other])]
+
+    assert run({}, [cell]) == [{}, {}]
+    ours, others = run(proofs.load({cell.variant_id: "k"}))
+    assert (ours["a"].counts["eager_launches"], ours["a"].proof.gpu_id, others) == (2, "g", {})
+    later = replace(cell, axes=cell.axes | {"batch_size": 2}, proof=ours["a"].proof)
+    run(proofs.load({cell.variant_id: "k"}), [later])
+    assert all(run(proofs.load({cell.variant_id: "k"})))
+    plan.job = dataclasses.replace(plan.job, measure=Measure(cache="serving"))
+    assert run(proofs.load({cell.variant_id: "k"})) == [{}, {}]
 
 
 def test_a_source_that_changes_during_the_run_proves_nothing(monkeypatch):

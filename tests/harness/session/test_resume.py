@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from harness.cli import commands
 from harness.config.sweep import cells
@@ -71,9 +71,10 @@ def test_an_interrupted_run_is_completed_with_the_same_seed(bench):
 
 
 def test_resumed_twice(bench):
-    bench("--out", "out", dies_after=1)
+    bench("--out", "out", "--seed", "5", dies_after=1)
     assert bench("--resume", "out", dies_after=2)[0] == 130
-    assert bench("--resume", "out/run.jsonl")[0] == 0
+    code, _, _, workers = bench("--resume", "out/run.jsonl", "--seed", "5")  # it may be given again
+    assert (code, workers.started["evaluate"][0].seed) == (0, 5)
     assert keys() == KEYS
     assert [cell.process for cell in read_run("out/run.jsonl").cells] == [0, 1, 1, 2]
 
@@ -132,13 +133,6 @@ def test_another_sweep_is_refused(arguments, sentence, bench):
     bench("--out", "out", "--seed", "5", dies_after=1)
     code, _, err, workers = bench("--resume", "out", *arguments)
     assert (code, err, workers.started["evaluate"]) == (2, f"error: --resume out/run.jsonl: {sentence}", [])
-
-
-def test_the_seed_may_be_given_again(bench):
-    bench("--out", "out", "--seed", "5", dies_after=1)
-    code, _, err, workers = bench("--resume", "out", "--seed", "5")
-    assert (code, err) == (0, "")
-    assert workers.started["evaluate"][0].seed == 5
 
 
 @pytest.mark.parametrize(
@@ -232,8 +226,8 @@ def segment(why: str, process: int = 1, **more) -> Segment:
 
 def test_segments_and_the_processes_of_cells_come_back(tmp_path):
     run = factory.sweep_run(batch_sizes=(1,))
-    cells = [msgspec.structs.replace(cell, process=i % 3) for i, cell in enumerate(run.cells)]
-    run = msgspec.structs.replace(run, cells=cells, segments=[segment("a", 1), segment("b", 2)])
+    cells = [replace(cell, process=i % 3) for i, cell in enumerate(run.cells)]
+    run = replace(run, cells=cells, segments=[segment("a", 1), segment("b", 2)])
     write_run(run, tmp_path / "run.jsonl")
     again = read_run(tmp_path / "run.jsonl")
     assert again.segments == run.segments
@@ -250,18 +244,6 @@ def test_two_processes_never_write_one_record(tmp_path):
     writer.close()
     Writer(tmp_path / "run.jsonl", resume=True).close()
     assert (tmp_path / "run.jsonl").read_bytes().count(b"\n") == 1
-
-
-def test_every_cell_has_the_calibration_of_its_segment(tmp_path):
-    import numpy as np
-
-    one, two, three = (factory.calibration(np.random.default_rng(i)) for i in range(3))
-    run = factory.sweep_run(batch_sizes=(1,))
-    header = msgspec.structs.replace(run.header, calibration=one)
-    segments = [segment("b", 1, calibration=two), segment("c", 2, calibration=three)]
-    of = [msgspec.structs.replace(cell, process=i % 3) for i, cell in enumerate(run.cells)]
-    run = msgspec.structs.replace(run, header=header, cells=of, segments=segments)
-    assert [[one, two, three].index(run.calibration_of(cell)) for cell in run.cells[:4]] == [0, 1, 2, 0]
 
 
 # --- what the cells depend on -----------------------------------------------------------------------------------------

@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from msgspec import structs
 
-from harness.config.load import Measure
+from harness.config.load import CONFIGS, Measure, load
+from harness.config.loops import plan_loops
 from harness.config.sweep import cells
-from harness.config.work_items import Checked, LoopItem, Verify, keys_of
+from harness.config.work_items import Checked, Verify, keys_of
 from harness.contract import COMPILER
 from harness.records.endings import ending
-from harness.records.schema import Cell, Finding, Place, Segment, Status
+from harness.records.schema import AUDITED, Audit, Cell, Finding, Place, Proof, Segment, Status
 from harness.session import session as module
 from harness.session.messages import Audited, AuditReady, Compared, Done, Fatal, Heartbeat, Job, Outputs, Ready
+from harness.session.proofs import machine_hash
 from harness.session.session import MAX_UNATTRIBUTED_DEATHS, Progress, RunError, Session
 from harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
 from harness.session.worker import WorkerDied
@@ -156,34 +157,24 @@ def test_every_planned_cell_is_yielded_once_whatever_a_worker_answers(fault):
     assert said[fault] in segment.why
 
 
-def test_a_stack_that_ends_the_process_costs_itself_alone():
+def test_a_stack_that_ends_the_process_costs_itself_alone(catalog):
     """Each block ends with a wait for the device, so the stack in control did it."""
-    stacks = tuple({"name": name, "parts": ()} for name in "ab")
-    loop = {"concurrency": 1, "batch_size": 1, "next_n": 2, "model_step_us": 1.0, "scheduling": "sync", "graph": "none"}
-    import msgspec
-
-    names = ("block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_heads_q", "num_sms")
-    sizes = dict.fromkeys((*names, "mamba_block_size", "num_layers", "batch_size", "num_requests", "next_n"), 1)
-    shape = sizes | {"context_len": 1, "decode_path": "flatten"}
-    config = {"stacks": {"a": {}}, "concurrency": 1}
-    item = msgspec.convert(
-        {"line": "LoopItem", "config": config, "at": loop, "shape": shape, "reference": "a", "stacks": stacks}, LoopItem
-    )
+    item = plan_loops(load(CONFIGS / "decode_loop.yaml"), catalog, ["chains", "fused"])[0]
 
     def script(item):
         for name in item.variants:
             yield Heartbeat(name, "block")
-        if "b" in item.variants:
+        if "fused" in item.variants:
             yield DIED
         yield from (item.line(name, Status.PASSED) for name in item.variants)
 
     outcomes = run(FakeWorkers(script), [item])
     lines = {one.stack: one for one in outcomes if not isinstance(one, Segment | Progress)}
     assert {name: (line.status, line.process) for name, line in lines.items()} == {
-        "a": ("passed", 1),
-        "b": ("failed", 0),
+        "chains": ("passed", 1),
+        "fused": ("failed", 0),
     }
-    assert lines["b"].finding.culprit == "b"
+    assert lines["fused"].finding.culprit == "fused"
 
 
 @pytest.mark.parametrize(("limited", "status"), [(False, "mismatch"), (True, "known failure")])
@@ -371,12 +362,29 @@ def test_cupti_times_the_calibration_kernels_too():
     assert joined.own["wide_copy"] == calibration.own["wide_copy"]
 
 
-def test_another_number_of_launches_under_cupti_is_a_mismatch():
-    def one_launch(item):
-        for event in evaluator()(item):
-            is_cell = isinstance(event, Cell)
-            yield structs.replace(event, metrics=structs.replace(event.metrics, launches=1)) if is_cell else event
+def one_launch(item):
+    for event in evaluator()(item):
+        yield factory.with_metrics(event, launches=1) if isinstance(event, Cell) else event
 
+
+@pytest.mark.parametrize(
+    ("launches", "environment", "again"),
+    [(1, {}, False), (2, {}, True), (1, {"driver": "581"}, True)],
+    ids=["same", "other graph", "other machine"],
+)
+def test_a_remembered_audit_is_not_repeated(launches, environment, again):
+    proof = Proof(key="k", verified_at="2026")
+    counts = dict.fromkeys(AUDITED, 7) | {"cupti_launches": launches, "memcpys": {"DtoH": 1}}
+    workers = with_auditor(auditor())
+    workers.scripts["evaluate"] = one_launch
+    workers.starts["evaluate"] = [Ready(factory.gpu_environment(), None, {})]
+    machine = machine_hash(factory.gpu_environment(**environment))
+    (cell,) = audited(workers, items(names="a", audits={"a": Audit(proof=proof, counts=counts)}, machine=machine))["a"]
+    assert workers.asked["audit"] == [("a",)] * again
+    assert (cell.audit, cell.metrics.eager_launches) == ((None, 1) if again else (proof, 7))
+
+
+def test_another_number_of_launches_under_cupti_is_a_mismatch():
     workers = with_auditor(lambda item: iter([Audited("a", {"cupti_launches": 2})]))
     workers.scripts["evaluate"] = one_launch
     (found,) = audited(workers, items(names="a"))["a"]

@@ -10,7 +10,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from harness.config.load import Measure
 from harness.config.work_items import keys_of
@@ -39,7 +39,7 @@ def calibrated(name, **changes):
 
 def uncalibrated(name):
     ready = calibrated(name)
-    wrong = structs.replace(ready.calibration, chase_cycles={"l2": [300.0], "memory": [310.0], "hot": [300.0]})
+    wrong = replace(ready.calibration, chase_cycles={"l2": [300.0], "memory": [310.0], "hot": [300.0]})
     return Ready(ready.environment, wrong, {})
 
 
@@ -52,7 +52,7 @@ def timed_on(gpu, seconds=0.0):
             time.sleep(seconds)
             one = cell(item, name)
             taken = Metrics(bytes_moved=1, rounds=3, eager_us=[1980 / CLOCKS_MHZ[gpu]] * 3)
-            yield structs.replace(one, metrics=taken)
+            yield replace(one, metrics=taken)
 
     return script
 
@@ -63,8 +63,8 @@ def throttled_from(point, gpu):
     def script(item):
         for event in timed_on(gpu)(item):
             if isinstance(event, Cell) and item.axes["n"] >= point:
-                disturbed = structs.replace(event.metrics, disturbed=3, discarded={"software power cap": 9})
-                event = structs.replace(event, metrics=disturbed)
+                disturbed = replace(event.metrics, disturbed=3, discarded={"software power cap": 9})
+                event = replace(event, metrics=disturbed)
             yield event
 
     return script

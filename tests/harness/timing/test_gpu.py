@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+import bench
 from harness.analysis.stats import fit, slopes
+from harness.cuda import launcher
 from harness.records.file import read_run
+from harness.timing.cache import CALIBRATION_KERNELS
+from harness.timing.cuda_timer import CudaTimer
 from harness.timing.rounds import PlacedLaunch
+from harness.verify.fixture import Fixture, verify_cell
 from tests.processes import run_python
 
 pytestmark = pytest.mark.gpu
@@ -14,8 +19,6 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def timer():
-    from harness.timing.cuda_timer import CudaTimer
-
     made = CudaTimer((1, 2, 4, 8, 16))
     made.ramp(0.5)
     return made
@@ -30,9 +33,6 @@ def graph_samples(timer, launch, rounds=20):
 @pytest.mark.parametrize("microseconds", [2, 5, 20])
 def test_slope_recovers_a_known_time(timer, microseconds):
     """A kernel that waits on the global timer, over the constant cost of a graph node measured with a wait of 1 us."""
-    from harness.cuda import launcher
-    from harness.timing.cuda_timer import CALIBRATION_KERNELS
-
     base = np.median(slopes(graph_samples(timer, launcher(CALIBRATION_KERNELS, "spin", 1, 1, 1000))[1]))
     found = np.median(slopes(graph_samples(timer, launcher(CALIBRATION_KERNELS, "spin", 1, 1, microseconds * 1000))[1]))
     # The global timer ticks in steps of up to 32 ns on some GPUs, at either end of the wait.
@@ -40,9 +40,6 @@ def test_slope_recovers_a_known_time(timer, microseconds):
 
 
 def test_a_null_kernel_is_small_and_linear(timer):
-    from harness.cuda import launcher
-    from harness.timing.cuda_timer import CALIBRATION_KERNELS
-
     line = fit(graph_samples(timer, launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32))[1])
     assert 0.2 < line.slope < 3.0
     assert line.residual < 2.0
@@ -74,9 +71,6 @@ def test_what_cannot_be_captured_says_why_and_still_has_an_eager_time(timer):
 
 
 def test_the_launcher_follows_torchs_current_stream(timer):
-    from harness.cuda import launcher
-    from harness.timing.cuda_timer import CALIBRATION_KERNELS
-
     source = torch.arange(1024, dtype=torch.int32, device="cuda")
     target = torch.zeros_like(source)
     copy = launcher(CALIBRATION_KERNELS, "block_copy", 1, 256, source, target)
@@ -90,37 +84,21 @@ def test_the_launcher_follows_torchs_current_stream(timer):
 
 
 def test_integers_beyond_32_bits_are_refused():
-    from harness.cuda import launcher
-    from harness.timing.cuda_timer import CALIBRATION_KERNELS
-
     with pytest.raises(OverflowError, match="C int"):
         launcher(CALIBRATION_KERNELS, "spin", 1, 1, 2**31)
 
 
 def test_the_parent_never_touches_cuda(tmp_path):
-    arguments = [
-        "configs/smoke.yaml",
-        "--only",
-        "decode_native/cuda_fused",
-        "--out",
-        str(tmp_path / "run"),
-        "--no-plots",
-    ]
+    arguments = ["configs/smoke.yaml", "--only", "decode_native/cuda_fused", "--out", str(tmp_path), "--no-plots"]
     program = f"import bench, torch; code = bench.main({arguments}); print(code, torch.cuda.is_initialized())"
     done = run_python(program)
     assert done.stdout.splitlines()[-1] == "0 False", done.stdout + done.stderr
 
 
 def test_a_run_on_the_gpu_records_everything(tmp_path):
-    import bench
-
     out = tmp_path / "run"
-    assert (
-        bench.main(
-            ["configs/smoke.yaml", "--only", "decode_flatten/*_fused", "--only", "*/op_chain", "--out", str(out)]
-        )
-        == 0
-    )
+    only = ["--only", "decode_flatten/*_fused", "--only", "*/op_chain"]
+    assert bench.main(["configs/smoke.yaml", *only, "--out", str(out)]) == 0
     run = read_run(out / "run.jsonl")
     assert run.header.environment.gpu
     assert len(run.header.environment.gpu_id) == 12
@@ -139,8 +117,6 @@ def test_a_run_on_the_gpu_records_everything(tmp_path):
 @pytest.mark.parametrize("name", ["triton_fused", "cuda_fused"])
 def test_more_requests_than_a_grid_has_rows(name, catalog):
     """65,600 requests: the second and third dimension of a grid end at 65,535."""
-    from harness.verify.fixture import Fixture, verify_cell
-
     operator = catalog.operators["decode_flatten"]
     axes = {"batch_size": 65_600, "next_n": 2, "decode_len": "ragged", "max_model_len": 256, "context_len": 200}
     point = operator.complete({**axes, "max_num_batched_tokens": 140_000})

@@ -18,7 +18,6 @@ from harness.analysis.estimators import CUPTI, ESTIMATORS, QUEUED_EVENTS, calibr
 from harness.analysis.stats import copy_bound_curve, copy_bound_us, samples, slopes
 from harness.checks import Mismatch
 from harness.config.load import Measure
-from harness.contract import Variant
 from harness.cuda import launcher
 from harness.cuda_graph import GraphCapture
 from harness.engine_launch import EngineLaunch, own
@@ -42,6 +41,7 @@ from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
 from tests.harness.verify.test_graph_replay_gpu import CHEATS
+from tests.runnable import variant_of
 from tests.simulated_gpu import MISSED_BYTES_PER_NS, simulated_gpu
 
 COPIES = (1, 2, 4, 8, 16)
@@ -95,13 +95,8 @@ def test_work_on_the_device_is_done_when_its_stream_gets_to_it(gpu):
 
 def test_a_tensor_knows_where_it_lies_and_does_not_mix(gpu):
     a, b = torch.arange(4, device="cuda"), torch.arange(4)
-    assert (a.is_cuda, a.device.type, a[1:].device.type, (a + 1).device, a.cpu().device.type) == (
-        True,
-        "cuda",
-        "cuda",
-        a.device,
-        "cpu",
-    )
+    assert (a.is_cuda, a.device.type, a[1:].device.type) == (True, "cuda", "cuda")
+    assert ((a + 1).device, a.cpu().device.type) == (a.device, "cpu")
     assert (b.is_cuda, b.device.type, b.cuda().is_cuda, b.to(a.device).tolist()) == (False, "cpu", True, [0, 1, 2, 3])
     with pytest.raises(RuntimeError, match="same device"):
         a + b
@@ -380,7 +375,7 @@ def waits_unseen_by_torch(point, x, out):
 
 
 def made_variant(setup):
-    return Variant("decode_native", setup.__name__, setup, "", "test", skip=on_a_gpu.SKIP, waives=("no_alloc",))
+    return variant_of(setup, skip=on_a_gpu.SKIP, waives=("no_alloc",))
 
 
 def test_a_sound_launch_passes_its_checks_and_a_graph_of_it_replays_200_steps(gpu):
@@ -548,11 +543,8 @@ def timed(tmp_path_factory, short_replays):
 
 
 def test_the_evaluator_describes_the_device_and_calibrates(timed):
-    assert (timed.ready.environment.device, timed.ready.environment.sm, timed.ready.environment.notes) == (
-        "cuda",
-        "sm_90",
-        (),
-    )
+    environment = timed.ready.environment
+    assert (environment.device, environment.sm, environment.notes) == ("cuda", "sm_90", ())
     assert calibration_errors(timed.ready.calibration) == ()
 
 
@@ -568,11 +560,8 @@ def test_an_honest_variant_is_timed(name, timed):
     assert {calls: len(taken) for calls, taken in cell.metrics.stream_us.items()} == dict.fromkeys(
         (1, 8), cell.metrics.rounds
     )
-    assert (cell.metrics.stopped, cell.metrics.sm_clock_mhz, cell.metrics.power_w) == (
-        "settled",
-        [1980] * 2,
-        [300.0] * 2,
-    )
+    assert cell.metrics.stopped == "settled"
+    assert (cell.metrics.sm_clock_mhz, cell.metrics.power_w) == ([1980] * 2, [300.0] * 2)
 
 
 @pytest.mark.parametrize("name", REJECTED)

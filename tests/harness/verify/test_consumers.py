@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.harness.cli.test_verification import call
+from tests.harness.cli.test_cli import call
 
 CONSUMER = """
 from baselines.decode_native.chains import flat_view

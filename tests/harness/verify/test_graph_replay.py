@@ -16,6 +16,7 @@ from harness.checks import Mismatch
 from harness.verify.fixture import Fixture
 from harness.verify.graph_replay import STEPS, BoundLaunch, check_replays
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
+from tests.harness.verify.test_fixture import forgets_the_tail
 
 POINT = native.complete({"batch_size": 5, "max_decode_len": 3, "context_len": {"uniform": [10, 900]}})
 
@@ -23,6 +24,13 @@ POINT = native.complete({"batch_size": 5, "max_decode_len": 3, "context_len": {"
 def bound_launch(point=POINT, operator=native, setup=chain_clamp, **more):
     fixture = Fixture(operator, point, "cpu", 3, **more)
     return BoundLaunch(fixture, setup(point, fixture.inputs.view, fixture.outputs.view))
+
+
+def big_small_big(operator, sequence, setup):
+    """Three steps through the same outputs."""
+    big, small = (operator.complete(step) for step in operator.sequences[sequence][:2])
+    first = bound_launch(big, operator, setup)
+    return [first, bound_launch(small, operator, setup, outputs=first.fixture.outputs), first]
 
 
 def test_a_graph_that_does_what_its_launch_does_passes_200_replays():
@@ -55,18 +63,6 @@ def test_a_graph_that_does_not_is_rejected(capture, words):
     assert "graph_safe" not in bound.fixture.passed_checks
 
 
-def test_a_graph_that_keeps_the_contents_of_its_capture_is_rejected():
-    bound = bound_launch()
-
-    def capture(launch):
-        launch()
-        captured = bound.fixture.outputs.view.buffer.clone()
-        return lambda: bound.fixture.outputs.view.buffer.copy_(captured)
-
-    with pytest.raises(Mismatch, match=r"replay 1 of 200: buffer differs from what .* \[0\] expected \d+, got \d+"):
-        check_replays([bound], capture)
-
-
 def test_a_graph_that_goes_wrong_after_fifty_steps_is_rejected_then():
     """As in vLLM #35175, where the allocator took that long to reuse the captured memory."""
     bound, replayed = bound_launch(), itertools.count()
@@ -93,28 +89,9 @@ def test_between_two_steps_tensors_are_allocated_overwritten_and_freed(monkeypat
     assert sum(arguments == ((capacity,), 0x2B) for arguments in calls[before:]) == 20
 
 
-def forgets_the_tail(point, x, out):
-    """Right on poisoned outputs: it clears what looks used, and the stale lengths of a larger step do not."""
-    inner, before = merged_chain(point, x, out), out.lens.clone()
-
-    def launch():
-        before.copy_(out.lens)
-        inner()
-        unused = slice(x.num_decode_tokens, None)
-        out.lens[unused] = torch.where(before[unused] < 1_000_000, before[unused], 0)
-
-    return launch
-
-
 def test_steps_of_different_sizes_share_buffers_with_stale_contents_too():
-    """Big, small, big: what leaves the tail is found eagerly, before any capture, and in a graph."""
-    big, small = (flatten.complete(step) for step in flatten.sequences["big-small-big"][:2])
-
-    def launches(setup):
-        first = bound_launch(big, flatten, setup)
-        return [first, bound_launch(small, flatten, setup, outputs=first.fixture.outputs), first]
-
-    capture = Replays()
+    """What leaves the tail is found eagerly, before any capture, and in a graph."""
+    launches, capture = partial(big_small_big, flatten, "big-small-big"), Replays()
     check_replays(launches(merged_chain), capture, steps=45)
     assert capture.graphs == 2
     with pytest.raises(Mismatch, match="lens"):
@@ -132,8 +109,7 @@ def test_steps_of_different_sizes_share_buffers_with_stale_contents_too():
 
 def test_what_no_consumer_reads_may_differ_also_under_a_smaller_step():
     """Fields that nobody reads hold anything; a smaller step on top keeps them, a written element is compared."""
-    big, small = (tiles.complete(step) for step in tiles.sequences["big-small-big, old layout"][:2])
-    numbers = itertools.count(1)
+    launches, numbers = partial(big_small_big, tiles, "big-small-big, old layout"), itertools.count(1)
 
     def random_fields(point, x, out, column=7):
         inner, rows = fresh_copy(point, x, out), out.tile_scheduler_metadata[: point.num_sm_parts]
@@ -143,10 +119,6 @@ def test_what_no_consumer_reads_may_differ_also_under_a_smaller_step():
             rows[:, column] = next(numbers)
 
         return launch
-
-    def launches(setup):
-        first = bound_launch(big, tiles, setup)
-        return [first, bound_launch(small, tiles, setup, outputs=first.fixture.outputs), first]
 
     check_replays(launches(random_fields), Replays(), steps=18)
     with pytest.raises(Mismatch):

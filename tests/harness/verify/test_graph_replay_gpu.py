@@ -9,12 +9,12 @@ from cuda.bindings import driver
 from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from baselines.mla_tile_schedule.operator import operator as tiles
-from harness.contract import Variant
 from harness.records.endings import seen
 from harness.verify.edge_cases import check_results, check_variant
 from harness.verify.equality import required
 from harness.verify.fixture import Fixture
 from tests.adversaries import on_a_gpu
+from tests.runnable import variant_of
 
 pytestmark = pytest.mark.gpu
 STEPS = 200
@@ -126,16 +126,8 @@ def test_cheats_are_rejected_by_the_check_they_fail(name, thorough):
     assert words in seen(rejections[0])
 
 
-def as_variant(setup, waives=("no_alloc",)):
-    return Variant(
-        operator="decode_native",
-        name=setup.__name__,
-        setup=setup,
-        doc="",
-        origin="test",
-        skip=on_a_gpu.SKIP,
-        waives=waives,
-    )
+def as_variant(setup, *waives):
+    return variant_of(setup, skip=on_a_gpu.SKIP, waives=waives)
 
 
 def waits_unseen_by_torch(point, x, out):
@@ -160,17 +152,17 @@ def asks_the_device(point, x, out):
 
 
 def test_a_wait_that_torch_does_not_report_is_seen():
-    results, rejections = results_of(as_variant(waits_unseen_by_torch))
+    results, rejections = results_of(as_variant(waits_unseen_by_torch, "no_alloc"))
     assert results["no_sync"] == "no"
     assert "returns only after all earlier work is done" in rejections[0].message
     assert results["graph_safe"] != "no"
 
 
 def test_what_cannot_be_captured_is_rejected_unless_it_says_so(catalog):
-    results, rejections = results_of(as_variant(asks_the_device, waives=("no_alloc", "no_sync")))
+    results, rejections = results_of(as_variant(asks_the_device, "no_alloc", "no_sync"))
     assert results["graph_safe"] == "no"
     assert "cannot be captured in a CUDA graph" in rejections[0].message
-    results, rejections = results_of(as_variant(asks_the_device, waives=("no_alloc", "no_sync", "graph_safe")))
+    results, rejections = results_of(as_variant(asks_the_device, "no_alloc", "no_sync", "graph_safe"))
     assert rejections == []
     assert results["graph_safe"] == "waived"
     results, _ = results_of(catalog.find("decode_native", "triton_fused"))

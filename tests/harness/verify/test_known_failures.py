@@ -10,7 +10,7 @@ from harness.records.file import read_run
 from harness.session import evaluator
 from harness.session.messages import Job
 from plots import latency
-from tests.harness.cli.test_verification import call
+from tests.harness.cli.test_cli import call
 
 PEER = """
 import os
@@ -70,25 +70,27 @@ def test_a_declared_limit_is_run_and_shown(write):
     assert "beyond its known failures" in text  # the random batches
 
 
-def test_a_limit_that_ends_the_process_costs_nothing_else(write):
-    write(B_IS_1, what="os._exit(3)")
+@pytest.mark.parametrize(
+    ("known_failures", "where", "what", "ends_with", "words"),
+    [
+        (B_IS_1, "p.batch_size == 1", "os._exit(3)", 0, "no_crash: the worker process"),
+        (B_IS_1, "False", "pass", 0, "passes here: remove it from known_failures="),
+        (B_IS_1, "p.batch_size in (1, 2, 3)", "out.buffer.fill_(7)", 1, "1 mismatch, 1 known failure"),
+        (
+            {"*": "out of scope"},
+            "p.batch_size == 1",
+            "out.buffer.fill_(7)",
+            1,
+            "unverified: its skip= and known_failures=",
+        ),
+    ],
+    ids=["it ends the process", "it holds after all", "another edge case fails", "every edge case is left out"],
+)
+def test_what_becomes_of_a_limit(known_failures, where, what, ends_with, words, write):
+    write(known_failures, where, what)
     code, out, err = call(*VERIFY)
-    assert code == 0, out + err
-    assert "no_crash: the worker process" in " ".join(out.split())
-
-
-def test_a_limit_that_holds_after_all_is_reported(write):
-    write(B_IS_1, where="False")
-    code, out, _ = call(*VERIFY)
-    assert code == 0
-    assert "passes here: remove it from known_failures=" in " ".join(out.split())
-
-
-def test_what_fails_elsewhere_is_rejected_as_ever(write):
-    write(B_IS_1, where="p.batch_size in (1, 2, 3)")
-    code, out, _ = call(*VERIFY)
-    assert code == 1
-    assert "1 mismatch, 1 known failure" in " ".join(out.split())
+    assert code == ends_with, out + err
+    assert words in " ".join(out.split())
 
 
 def test_every_time_of_it_is_marked(write, tmp_path):
@@ -113,13 +115,6 @@ def test_listing_and_single_points_show_it(write):
     code, out, _ = call(*VERIFY, "--point", "decode_native/peer/B=1")
     assert code == 0
     assert "peer at B=1: declared unsupported (the engine never decodes" in " ".join(out.split())
-
-
-def test_limits_that_leave_out_every_edge_case_are_named_as_the_reason(write):
-    write({"*": "out of scope"})
-    code, out, _ = call(*VERIFY)
-    assert code == 1
-    assert "unverified: its skip= and known_failures= leave out every edge case" in " ".join(out.split())
 
 
 def test_consumers_and_defects_exclude_each_other(capsys):

@@ -1,43 +1,96 @@
 """every_call: what a probe accepts of timed calls."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from harness.checks import Mismatch
-from harness.discover import discover
-from harness.verify.fixture import Fixture
+from harness.contract import Expected
+from harness.verify.buffers import as_integers
 from harness.verify.output_probe import OutputProbe
 
-OPERATOR = discover().operators["decode_native"]
+
+def fixture_of(value, untouched=None, may_keep=None):
+    """(what a probe needs of a fixture, its only output buffer, which holds ``value``)."""
+    buffer = value.clone()
+    batch = SimpleNamespace(expected={"out": Expected(value, untouched, may_keep)})
+    outputs = SimpleNamespace(buffers={"out": SimpleNamespace(tensor=buffer)})
+    return SimpleNamespace(batches=[batch], outputs=outputs), buffer
 
 
-@pytest.fixture
-def fixture():
-    return Fixture(OPERATOR, OPERATOR.complete({"batch_size": 3, "max_num_batched_tokens": 16}), "cpu", 3)
-
-
-def buffer_of(fixture):
-    return fixture.outputs.buffers["buffer"].tensor
-
-
-def test_the_right_values_pass(fixture):
-    probe = OutputProbe(fixture)
-    probe.arm()
-    buffer_of(fixture).copy_(fixture.batches[0].expected["buffer"].value)
-    probe.check("timed")
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.int32, torch.int64, torch.float64])
+def test_a_call_that_writes_everything_passes_and_one_that_does_not_is_rejected(dtype):
+    expected = torch.arange(60).reshape(6, 10).to(dtype)
+    fixture, buffer = fixture_of(expected)
+    output_probe = OutputProbe(fixture)
+    for _ in range(20):
+        output_probe.arm()
+        assert not torch.equal(as_integers(buffer), as_integers(expected))
+        buffer.copy_(expected)
+        output_probe.check("host")
+    output_probe.arm()
+    with pytest.raises(Mismatch, match=r"out\[\d, \d\] was overwritten with a wrong value before the queued calls"):
+        output_probe.check("queued")
 
 
 @pytest.mark.parametrize("written", [0, 1, -1, 12345])
-def test_any_wrong_value_is_rejected_and_not_only_that_of_the_probe(fixture, written):
-    probe = OutputProbe(fixture)
-    probe.arm()
-    buffer_of(fixture).fill_(written)
+def test_any_wrong_value_is_rejected_and_not_only_that_of_the_probe(written):
+    fixture, buffer = fixture_of(torch.arange(100, 160, dtype=torch.int32))
+    output_probe = OutputProbe(fixture)
+    output_probe.arm()
+    buffer.fill_(written)
     with pytest.raises(Mismatch, match="the timed calls, which did not write it"):
-        probe.check("timed")
+        output_probe.check("timed")
 
 
-def test_elements_that_no_call_wrote_are_rejected(fixture):
-    probe = OutputProbe(fixture)
-    buffer_of(fixture).copy_(fixture.batches[0].expected["buffer"].value)
-    probe.arm()
-    with pytest.raises(Mismatch, match="every_call"):
-        probe.check("timed")
+def test_a_stage_that_writes_a_quarter_of_an_output_is_rejected_at_once():
+    expected = torch.arange(10_000, dtype=torch.int32)
+    fixture, buffer = fixture_of(expected)
+    output_probe = OutputProbe(fixture)
+    for _ in range(20):
+        output_probe.arm()
+        buffer[:2500] = expected[:2500]
+        with pytest.raises(Mismatch, match="every_call"):
+            output_probe.check("host")
+        buffer.copy_(expected)
+
+
+def test_which_elements_are_made_wrong_differs_from_stage_to_stage():
+    expected = torch.arange(10_000, dtype=torch.int32)
+    fixture, buffer = fixture_of(expected)
+    output_probe, sets = OutputProbe(fixture), []
+    for _ in range(40):
+        buffer.copy_(expected)
+        output_probe.arm()
+        sets.append(tuple((buffer != expected).nonzero().flatten().tolist()))
+    # Of forty draws from 128 sets, 34 differ on average, with a standard deviation of about two.
+    assert len(set(sets)) > 20
+
+
+def test_what_a_launch_need_not_write_is_never_made_wrong():
+    expected = torch.arange(100, dtype=torch.int32)
+    untouched, slack = expected < 40, expected >= 60
+    fixture, buffer = fixture_of(expected, untouched, slack)
+    output_probe = OutputProbe(fixture)
+    for _ in range(50):
+        output_probe.arm()
+    wrong = buffer != expected
+    assert not bool((wrong & (untouched | slack)).any())
+    assert bool(wrong.any())
+
+
+def test_an_output_of_which_nothing_must_be_written_is_left_alone():
+    expected = torch.arange(4, dtype=torch.int32)
+    fixture, buffer = fixture_of(expected, untouched=torch.ones(4, dtype=torch.bool))
+    output_probe = OutputProbe(fixture)
+    output_probe.arm()
+    output_probe.check("host")
+    assert torch.equal(buffer, expected)
+
+
+def test_arming_does_not_raise_the_version_of_an_output():
+    fixture, buffer = fixture_of(torch.arange(64, dtype=torch.int32))
+    output_probe, version = OutputProbe(fixture), buffer._version
+    output_probe.arm()
+    assert buffer._version == version

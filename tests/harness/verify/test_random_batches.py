@@ -3,13 +3,12 @@
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
-from harness.contract import Variant
 from harness.discover import discover
 from harness.records.schema import Code, Reason
 from harness.verify.edge_cases import LeftOut
 from harness.verify.random_batches import MOST_BYTES, SHIFTS, Drawn, batches, check_random, fixture_of
 from tests.harness.verify.mutants import MUTANTS
-from tests.runnable import DEVICE, healthy
+from tests.runnable import DEVICE, healthy, variant_of
 from tests.tier import few
 
 CATALOG = discover()
@@ -87,7 +86,7 @@ def idle(calls):
         calls.append(point)
         return lambda: None
 
-    return Variant("decode_native", "idle", setup, doc="", origin="test")
+    return variant_of(setup)
 
 
 def test_nothing_is_shrunk_on_a_lost_device():
@@ -119,9 +118,8 @@ def test_a_launch_that_was_ended_is_no_failure():
 
 
 def test_a_variant_that_raises_fails():
-    def setup(point, x, out):
+    def raises(point, x, out):
         raise ValueError("no such size")
 
-    raising = Variant("decode_native", "raising", setup, doc="", origin="test")
-    last = check_random(NATIVE, raising, DEVICE, 7, 25)[-1]
+    last = check_random(NATIVE, variant_of(raises), DEVICE, 7, 25)[-1]
     assert (last.status, last.error) == ("failed", "ValueError")
