@@ -147,7 +147,7 @@ def _add_reverify(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--reverify",
         action="store_true",
-        help="run all edge cases and sequences, also of variants that passed them before; see docs/verification.md",
+        help="verify and audit variants again that passed before; see docs/verification.md",
     )
 
 
