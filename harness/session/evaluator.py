@@ -164,6 +164,8 @@ class Evaluator:
         self.timer: CudaTimer | None = None
         self._clocks = self._loops = None
         self._idle_since = math.inf
+        #: Known once the device is up.
+        self._machine: str | None = None
         #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
         self._compiled: dict[str, dict[str, str]] = {}

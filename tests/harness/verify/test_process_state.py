@@ -57,7 +57,7 @@ def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_varian
         f"import torch\ntorch.set_default_device('{device}')\nfrom harness.contract import variant\n"
         "@variant('decode_native')\ndef moves(point, x, out): return None\n"
     )
-    evaluator = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=True))
+    evaluator = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=False))
     (finding,) = (one.finding for one in evaluator.verify(Verify(operator="decode_native", variant="moves")))
     assert (finding.status, finding.check) == ("mismatch", "process_state")
     assert finding.message.startswith("torch.get_default_device() was cpu and is ")
