@@ -19,6 +19,6 @@ plot $H200/full.jsonl $H100/full.jsonl --by gpu --out $PLOTS/by_gpu --only "deco
     --only "paged_mqa_schedule/*_fused/*" --only "decode_step/cuda_sequence/*"
 # every GPU
 plot $H200/full.jsonl results/reference/!(nvidia-h200)/full.jsonl --by gpu --out $PLOTS/full
-plot $H200/profiles/nsys --out $PLOTS/profile
+plot $H100/profiles/nsys --out $PLOTS/profile
 git clean -qf $PLOTS # pictures that no document shows
 python -m tools.splice

@@ -733,7 +733,7 @@ def tables(run: Run) -> list[str]:
 
 def profile(tool: str) -> list[str]:
     """The tables of a profile, and what was attributed."""
-    path = REFERENCE / GPU / "profiles" / tool / PROFILE
+    path = REFERENCE / H100 / "profiles" / tool / PROFILE
     try:
         found = read_document(ROOT / path, Profile)
     except RecordError as error:

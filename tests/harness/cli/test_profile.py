@@ -186,6 +186,6 @@ def test_none_runs_the_cells_and_nothing_else(capsys, config, tmp_path):
 
 
 def test_the_timeline_of_a_profile_is_drawn_without_a_record(tmp_path):
-    folder = Path("results/reference/nvidia-h200/profiles/nsys").resolve()
+    folder = Path("results/reference/nvidia-h100/profiles/nsys").resolve()
     assert bench.main(["plot", str(folder), "--out", str(tmp_path)]) == 0
     assert (tmp_path / "timeline.png").stat().st_size > 10_000
