@@ -518,12 +518,13 @@ def agreement(names: Sequence[str] = RECORDS) -> list[str]:
 
 def seconds() -> list[str]:
     """Where the seconds of the records went, of those that tell."""
-    by_record = {name: spent for name in (*RECORDS, *LOOP_RECORDS) if (spent := seconds_of(record(name)))}
+    names = (*RECORDS, *H100_RECORDS, *LOOP_RECORDS)
+    by_record = {name: spent for name in names if (spent := seconds_of(record(name)))}
     rows = [
         [activity, meaning, *(significant(s[activity]) if activity in s else "" for s in by_record.values())]
         for activity, meaning in ACTIVITIES.items()
     ]
-    return markdown_table(["activity", "seconds of", *(f"`{short_name(name)}`" for name in by_record)], rows, 2)
+    return markdown_table(["activity", "seconds of", *map(short_name, by_record)], rows, 2)
 
 
 #: Hot records with cells of 128 requests.
