@@ -1,4 +1,5 @@
-"""The messages between a session and its worker processes: plain data, as MessagePack.
+"""The messages between a session and its worker processes: plain data, as MessagePack. What launches wrote follows its
+message as it is, as packing tens of megabytes and unpacking them takes longer than to compare them.
 
 A worker begins with a Job, and answers Up when its device is up, or Fatal. Then it is sent Calibrate, work items and
 Outputs, at last an empty message. Each is answered with its events as they happen, then Done.
@@ -7,10 +8,12 @@ Outputs, at last an empty message. Each is answered with its events as they happ
 from __future__ import annotations
 
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec import structs
 
 from harness.config.load import Measure
 from harness.config.work_items import Cells, Checked, LoopItem, OfVariant, RandomBatches, Verify
@@ -61,7 +64,7 @@ class Outputs(OfVariant):
 
     what:     in words: a call, or a replay of the largest graph that was timed.
     poison:   the pattern that the outputs held before.
-    contents: output -> all of its elements, as bytes.
+    contents: output -> all of its elements, as bytes or a buffer of bytes.
     """
 
     axes: dict[str, Any]
@@ -69,7 +72,7 @@ class Outputs(OfVariant):
     check_seed: int
     what: str
     poison: int
-    contents: dict[str, bytes]
+    contents: dict[str, Any]
 
     def failed(self, variant: str, **fields: Any) -> Compared:
         """The process that compares died of them; nothing else of the death concerns the variant."""
@@ -153,6 +156,33 @@ class Done(_Message):
 #: What is sent to a worker, and what a worker sends.
 Message = Calibrate | Cells | Verify | RandomBatches | LoopItem | Outputs
 Event = Heartbeat | Up | Ready | AuditReady | Cell | Loop | Checked | Outputs | Compared | Audited | Fatal | Done
-encode = msgspec.msgpack.Encoder().encode
-message_of = msgspec.msgpack.Decoder(Message).decode
-event_of = msgspec.msgpack.Decoder(Event).decode
+_encode = msgspec.msgpack.Encoder().encode
+_message_of = msgspec.msgpack.Decoder(Message).decode
+_event_of = msgspec.msgpack.Decoder(Event).decode
+
+
+def send(connection: Connection, message: Message | Event) -> None:
+    """Raises OSError where the other end is gone."""
+    contents = message.contents if isinstance(message, Outputs) else {}
+    if contents:
+        message = structs.replace(message, contents=dict.fromkeys(contents))
+    connection.send_bytes(_encode(message))
+    for content in contents.values():
+        connection.send_bytes(content)
+
+
+def receive_message(connection: Connection) -> Message | None:
+    """In a worker; None where no more messages come. Raises EOFError where the session is gone."""
+    received = connection.recv_bytes()
+    return _with_contents(_message_of(received), connection) if received else None
+
+
+def receive_event(connection: Connection) -> Event:
+    """Raises EOFError or OSError where the worker is gone, or msgspec.DecodeError."""
+    return _with_contents(_event_of(connection.recv_bytes()), connection)
+
+
+def _with_contents(message: Any, connection: Connection) -> Any:
+    if not isinstance(message, Outputs):
+        return message
+    return structs.replace(message, contents={name: connection.recv_bytes() for name in message.contents})

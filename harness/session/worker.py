@@ -28,9 +28,9 @@ from harness.session.messages import (
     Outputs,
     Ready,
     Up,
-    encode,
-    event_of,
-    message_of,
+    receive_event,
+    receive_message,
+    send,
 )
 from harness.session.worker_output import WorkerOutput, redirect_output
 from harness.wording import first_line
@@ -79,24 +79,24 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
     torch.set_num_threads(1)
     process_id = os.getpid()
 
-    def send(event: Event) -> None:
+    def answer(event: Event) -> None:
         if os.getpid() != process_id:  # a variant forked: the copy went on as a second worker
             os._exit(1)
-        connection.send_bytes(encode(event))
+        send(connection, event)
 
     try:
         try:
             owner = Owner(job)
             up = Up(owner.bring_up())
         except Exception as error:  # there is nothing to clean up yet
-            send(Fatal(first_line(error)))
+            answer(Fatal(first_line(error)))
             return
-        owner.announce = send
-        send(up)
-        while received := connection.recv_bytes():
-            for event in _events(owner, message_of(received)):
-                send(event)
-            send(Done())
+        owner.announce = answer
+        answer(up)
+        while message := receive_message(connection):
+            for event in _events(owner, message):
+                answer(event)
+            answer(Done())
         owner.close()
     except ContextLost:
         connection.close()
@@ -107,7 +107,7 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
         raise
     except BaseException as error:  # a variant raised no Exception, or an event cannot be encoded
         with suppress(OSError):
-            send(Fatal(first_line(error)))
+            answer(Fatal(first_line(error)))
         connection.close()
         os._exit(1)
 
@@ -182,7 +182,7 @@ class Worker:
 
     def _send(self, message: Message) -> None:
         try:
-            self._connection.send_bytes(encode(message))
+            send(self._connection, message)
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
 
@@ -195,7 +195,7 @@ class Worker:
     def _receive(self, limit_s: float, limit: str) -> Event:
         try:
             if self._connection.poll(limit_s):
-                return event_of(self._connection.recv_bytes())
+                return receive_event(self._connection)
         except (EOFError, OSError):
             raise WorkerDied(self._exit_reason()) from None
         except Exception as error:  # a variant wrote into the pipe
