@@ -256,7 +256,8 @@ class Variant:
     """One implementation of an operator. ``setup(point, x, out)`` returns the closure that is timed.
 
     doc:      the docstring of ``setup`` in one line. origin: the module it was defined in.
-    requires: GPU, COMPILER, modules or files of packages without which it is listed as unavailable.
+    requires: GPU, COMPILER, modules or files of packages, or definitions in them, without which it is listed as
+              unavailable (harness/packages.py).
     sources:  CUDA C++ files it is built from. Without a GPU they are compiled for every supported architecture.
     skip:     (point) -> why this variant does not apply, else None. A variant that skips every edge case is unverified
               and not measured.

@@ -4,6 +4,7 @@ since an engine takes seconds to import and changes the process.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -43,19 +44,33 @@ def file_in(package: str, inner: str) -> Path | None:
 
 
 def is_there(need: str) -> bool:
-    """Whether one of the alternatives is there, such as ``deep_gemm|vllm:third_party/deep_gemm/__init__.py``. A text
-    that the file must hold may follow: ``vllm:v1/worker/mamba_utils.py#a_kernel``.
+    """Whether one of the alternatives is there, such as ``deep_gemm|vllm:third_party/deep_gemm/__init__.py``.
+
+    The definitions of a Python file that a variant uses may follow, if it uses no others,
+    ``vllm:v1/worker/mamba_utils.py::a_kernel,Class.method``, then a text that the file must hold: ``#ROWS``.
     """
     return any(_is_one_there(one) for one in need.split("|"))
 
 
 def in_words(need: str) -> str:
     """``the Python module deep_gemm or the file vllm/third_party/deep_gemm/__init__.py``."""
-    parts = (one.partition(":") for one in need.split("|"))
-    return " or ".join(
-        f"the file {name}/{inner.replace('#', ' with ')}" if inner else f"the Python module {name}"
-        for name, _, inner in parts
-    )
+    return " or ".join(map(_in_words, need.split("|")))
+
+
+def _in_words(one: str) -> str:
+    package, inner, definitions, text = _parts(one)
+    if not inner:
+        return f"the Python module {package}"
+    wanted = text or ", ".join(definitions)
+    return f"the file {package}/{inner}" + (f" with {wanted}" if wanted else "")
+
+
+def _parts(one: str) -> tuple[str, str, list[str], str]:
+    """Package, file, definitions and text of one alternative."""
+    package, _, rest = one.partition(":")
+    rest, _, text = rest.partition("#")
+    inner, _, names = rest.partition("::")
+    return package, inner, names.split(",") if names else [], text
 
 
 def required(need: str, name: str) -> bool:
@@ -69,9 +84,39 @@ def required(need: str, name: str) -> bool:
 
 def _asked(one: str) -> str:
     """The name of a file; of a folder with ``/`` or ``:`` at its end."""
-    package, _, inner = one.partition(":")
-    top = package.partition(".")[0]
-    return f"{top}:{inner.partition('#')[0]}".removesuffix("__init__.py")
+    package, inner, *_ = _parts(one)
+    return f"{package.partition('.')[0]}:{inner}".removesuffix("__init__.py")
+
+
+def changed(need: str, name: str, base: Path, head: Path) -> bool:
+    """Whether two versions of a file with this name, of which one may be missing, differ in what a need asks for."""
+    asked = [_parts(one)[2] for one in need.split("|") if required(one, name)]
+    if not (base.is_file() and head.is_file()):
+        return bool(asked)
+    return any(_code(base, definitions) != _code(head, definitions) for definitions in asked)
+
+
+def _code(path: Path, definitions: Sequence[str]) -> bytes | list[str]:
+    """What a file holds; of some definitions, without comments."""
+    try:
+        top = ast.parse(path.read_bytes()).body if definitions else []
+    except SyntaxError:
+        definitions = ()
+    if not definitions:
+        return path.read_bytes()
+    return [ast.dump(found) if (found := definition(top, name)) is not None else "" for name in definitions]
+
+
+def definition(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
+    """The statement that defines ``kernel``, or ``Class.kernel``; None where there is none."""
+    first, _, inner = name.partition(".")
+    found = next((statement for statement in body if first in _defined(statement)), None)
+    return definition(getattr(found, "body", ()), inner) if inner else found
+
+
+def _defined(statement: ast.stmt) -> list[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement]
+    return [name for one in targets if (name := getattr(one, "name", None) or getattr(one, "id", None))]
 
 
 def files_of(needs: Iterable[str]) -> dict[str, Path]:
@@ -146,9 +191,9 @@ def versions(needs: list[str]) -> dict[str, str]:
     """
     found: dict[str, list[str]] = {}
     for one in (one for need in needs for one in need.split("|") if _is_one_there(one)):
-        package, _, inner = one.partition(":")
+        package, inner, *_ = _parts(one)
         top = package.partition(".")[0]
-        path = file_in(package, inner.partition("#")[0]) if inner else None
+        path = file_in(package, inner) if inner else None
         name, version = _distribution(top, path)
         found.setdefault(name, []).append(version or _written_version(file_in(package, "__init__.py")))
         if inner.endswith("/__init__.py") and (written := _written_version(path)):
@@ -182,13 +227,15 @@ def _distribution(top: str, path: Path | None) -> tuple[str, str | None]:
 
 
 def _is_one_there(one: str) -> bool:
-    name, _, inner = one.partition(":")
+    package, inner, definitions, text = _parts(one)
     if inner:
-        file, _, text = inner.partition("#")
-        path = file_in(name, file)
-        return path is not None and (not text or text in path.read_text(encoding="utf-8", errors="replace"))
+        if (path := file_in(package, inner)) is None:
+            return False
+        names = [part for name in definitions for part in name.split(".")]
+        held = path.read_text(encoding="utf-8", errors="replace") if names or text else ""
+        return all(wanted in held for wanted in (*names, text))
     try:
-        return importlib.util.find_spec(name) is not None
+        return importlib.util.find_spec(package) is not None
     except ModuleNotFoundError:  # the package of a submodule is missing
         return False
 

@@ -18,6 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
+from harness.packages import definition
+
 
 def definitions(path: Path, names: Sequence[str], asserts: bool = True, **given: Any) -> SimpleNamespace:
     """The functions, classes and constants of these names at the top level of a file, or in a class of it as in
@@ -28,10 +30,7 @@ def definitions(path: Path, names: Sequence[str], asserts: bool = True, **given:
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     space = {"torch": torch, "np": np, "triton": triton, "tl": tl, "__name__": __name__} | given
     for name in names:
-        found: ast.AST | None = tree
-        for part in name.split("."):
-            found = next((one for one in getattr(found, "body", ()) if part in _defined(one)), None)
-        if found is None:
+        if (found := definition(tree.body, name)) is None:
             raise LookupError(f"{path} does not define {name}; this version of the package is not supported")
         if isinstance(found, ast.FunctionDef) and "." in name:
             # A method of a class is a static one: only the decorator of Triton is kept.
@@ -39,12 +38,6 @@ def definitions(path: Path, names: Sequence[str], asserts: bool = True, **given:
         module = ast.Module(body=[found], type_ignores=[])
         exec(compile(module, str(path), "exec", optimize=-1 if asserts else 1), space)
     return SimpleNamespace(**{last: space[last] for last in (name.split(".")[-1] for name in names)})
-
-
-def _defined(node: ast.AST) -> list[str]:
-    """Names that a statement defines."""
-    targets = node.targets if isinstance(node, ast.Assign) else [node]
-    return [name for one in targets if (name := getattr(one, "name", None) or getattr(one, "id", None))]
 
 
 def triton_kernel(path: Path, names: Sequence[str]) -> Any:

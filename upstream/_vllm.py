@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -23,23 +24,43 @@ SPECULATOR = "v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py"
 HYBRID = "v1/worker/gpu/model_states/mamba_hybrid.py"
 MAMBA = "v1/worker/mamba_utils.py"
 
-#: Names that a supported version of a file holds.
+#: Arguments of kernels that a supported version of a file has.
 _MARKS = {
     BLOCK_TABLE: "MASK_SLIDING_WINDOW",
-    BUFFERS: "_load_ptr",
     INPUT_BATCH: "LOOKAHEAD_BLOCK",
-    REJECTION: "_gather_draft_sampled_kernel",
     SPECULATOR: "ADVANCE_DRAFT_POSITIONS",
-    HYBRID: "_scatter_num_accepted_kernel",
-    MAMBA: "preprocess_mamba_align_fused_kernel",
 }
 COLUMNS = 256
 ALIGNED = "table addresses are promised to be multiples of 16 bytes; vLLM's are"
 
 
-def needs(*files: str) -> tuple[str, ...]:
-    """``requires`` of a variant that takes its kernels out of these files of vLLM."""
-    return tuple(f"vllm:{file}#{_MARKS[file]}" for file in files)
+class Definitions:
+    """Definitions of a file of vLLM, loaded by the first call. given: makes what they use beside each other, torch,
+    numpy and Triton.
+    """
+
+    def __init__(self, file: str, *names: str, given: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self._file, self._names, self._given = file, names, given
+
+    @property
+    def need(self) -> str:
+        """An entry of ``requires``."""
+        mark = f"#{_MARKS[self._file]}" if self._file in _MARKS else ""
+        return f"vllm:{self._file}::{','.join(self._names)}{mark}"
+
+    def __call__(self) -> SimpleNamespace:
+        return self._loaded
+
+    @cached_property
+    def _loaded(self) -> SimpleNamespace:
+        # vLLM asserts a GPU where Triton's interpreter would do.
+        asserts = torch.cuda.is_available()
+        return definitions(file_in("vllm", self._file), self._names, asserts=asserts, **self._given())
+
+
+def needs(*used: Definitions) -> tuple[str, ...]:
+    """``requires`` of a variant that uses these."""
+    return tuple(one.need for one in used)
 
 
 def needs_of(modules: Sequence[ModuleType]) -> tuple[str, ...]:
@@ -47,9 +68,17 @@ def needs_of(modules: Sequence[ModuleType]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(need for module in modules for need in module.NEEDS))
 
 
-def of_vllm(file: str, *names: str, **given: Any) -> SimpleNamespace:
-    """Definitions of a file of vLLM, which asserts a GPU where Triton's interpreter would do."""
-    return definitions(file_in("vllm", file), names, asserts=torch.cuda.is_available(), **given)
+def with_kernels(*names: str) -> tuple[str, ...]:
+    """Functions and the kernels that they launch."""
+    return (*(f"_{name}_kernel" for name in names), *names)
+
+
+#: What reads an address out of a table of them.
+LOAD_PTR = Definitions(BUFFERS, "_load_ptr")
+
+
+def load_ptr() -> dict[str, Any]:
+    return vars(LOAD_PTR())
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

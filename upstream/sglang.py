@@ -49,7 +49,7 @@ def _skip_gather(point: Point) -> str | None:
 
 @variant(
     "k_quant_gather",
-    requires=f"sglang:{INDEX_CACHE}#{GATHER}",
+    requires=f"sglang:{INDEX_CACHE}::{GATHER}",
     skip=_skip_gather,
     known_failures={"*, rows beyond 2^31": "byte offsets are 32-bit; SGLang's index caches are smaller"},
     fails_on=lambda point, x: len(x.kv_cache) * x.kv_cache.stride(0) >= 2**31,

@@ -94,14 +94,20 @@ def _skip_flatten(point: Point) -> str | None:
     return None if point.indices == "no" else "vLLM's uniform kernel writes no indices"
 
 
+def _columns(point: Point) -> int:
+    """Of the expanded table."""
+    return triton.cdiv(point.max_model_len, point.block_size)
+
+
 def _beyond_flatten(point: Point, x: flatten.Inputs) -> bool:
-    narrow = x.block_table.shape[1] < -(-point.max_model_len // point.block_size)
-    return narrow or (not _clamps() and bool((x.seq_lens < point.max_decode_len).any()))
+    return x.block_table.shape[1] < _columns(point) or (
+        not _clamps() and bool((x.seq_lens < point.max_decode_len).any())
+    )
 
 
 @variant(
     "decode_flatten",
-    requires=f"vllm:{INDEXER}",
+    requires="|".join(f"vllm:{INDEXER}::{name}" for name in (CLAMPING, UNCLAMPED)),
     skip=_skip_flatten,
     known_failures=FLATTEN_LIMITS | ({} if _clamps() else UNCLAMPED_LIMITS),
     fails_on=_beyond_flatten,
@@ -127,12 +133,13 @@ TAIL = 256
 
 @variant(
     "decode_flatten",
-    requires=f"vllm:{VARLEN}#{VARLEN_KERNEL}",
+    requires=f"vllm:{VARLEN}::_token_request,{VARLEN_KERNEL}",
     skip=lambda point: None if point.indices == "yes" else "vLLM's kernel for SM100 writes indices, too",
+    fails_on=lambda point, x: x.block_table.shape[1] > _columns(point),
 )
 def vllm_varlen(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callable[[], None]:
-    """vLLM's kernel for SM100 (#56562). It keeps the number of tokens of each request, where the operator has
-    the length: a copy that is not timed.
+    """vLLM's kernel for SM100 (#56562), which copies all columns of the source. It keeps the number of tokens of each
+    request, where the operator has the length: a copy that is not timed.
     """
     kernels = definitions(file_in("vllm", VARLEN), ["_token_request", VARLEN_KERNEL])
     kernel, requests = getattr(kernels, VARLEN_KERNEL), len(x.seq_lens)
@@ -172,7 +179,7 @@ INTERPRETED = {"*, rows beyond 2^31": "Triton's interpreter makes the stride 32-
 
 @variant(
     "mamba_spec_metadata",
-    requires=f"vllm:{MAMBA}#{ALIGN}",
+    requires=f"vllm:{MAMBA}::{ALIGN}",
     skip=lambda p: None if p.cache_mode == "align" else "vLLM's kernel is for mode align",
     known_failures={
         "align, padding rows hold stale inputs": "vLLM zeroes the table rows of padding before",

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from types import SimpleNamespace
 
 from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
 from baselines.workloads.request_slots import group_tables
 from harness.contract import Point, variant
-from upstream._vllm import ALIGNED, BLOCK_TABLE, BUFFERS, addresses, needs, of_vllm
+from upstream._vllm import ALIGNED, BLOCK_TABLE, LOAD_PTR, Definitions, addresses, load_ptr, needs
 
-NEEDS = needs(BLOCK_TABLE, BUFFERS)
+CODE = Definitions(
+    BLOCK_TABLE,
+    "_compute_slot_mappings_kernel",
+    "BlockTables.compute_slot_mappings",
+    given=lambda: load_ptr() | {"PAD_SLOT_ID": PAD},
+)
+NEEDS = needs(CODE, LOAD_PTR)
 LIMITS = {"*, unaligned buffers": ALIGNED}
 #: Slot of a token without one, and tokens that a program maps at a time, as vLLM launches it.
 PAD, BLOCK_SIZE = -1, 1024
 
 
-@cache
-def source() -> SimpleNamespace:
-    load_ptr = of_vllm(BUFFERS, "_load_ptr")._load_ptr
-    names = "_compute_slot_mappings_kernel", "BlockTables.compute_slot_mappings"
-    return of_vllm(BLOCK_TABLE, *names, _load_ptr=load_ptr, PAD_SLOT_ID=PAD)
-
-
 @variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel."""
-    kernel, grid = source()._compute_slot_mappings_kernel, (point.num_groups, len(x.idx_mapping) + 1)
+    kernel, grid = CODE()._compute_slot_mappings_kernel, (point.num_groups, len(x.idx_mapping) + 1)
     tables, slots, rank = addresses(group_tables(point, x.tables)), out.slot_mappings, rank_of(point)
 
     def launch() -> None:
@@ -56,7 +54,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's BlockTables.compute_slot_mappings, as the model runner calls it."""
-    compute, tokens = source().compute_slot_mappings, point.max_num_batched_tokens
+    compute, tokens = CODE().compute_slot_mappings, point.max_num_batched_tokens
     tables = SimpleNamespace(
         num_kv_cache_groups=point.num_groups,
         slot_mappings=out.slot_mappings,

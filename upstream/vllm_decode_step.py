@@ -21,12 +21,23 @@ from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
 from kernels.mla_tile_schedule import triton as tile_kernel
 from kernels.paged_mqa_schedule import triton as schedule_kernel
-from upstream._vllm import of_vllm
+from upstream._vllm import Definitions, needs
 from upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER
 
 SPLIT = "v1/attention/backends/utils.py"
 BUILDER = "DeepseekV32IndexerMetadataBuilder"
-NEEDS = (f"vllm:{INDEXER}#class {CLAMPING.partition('.')[0]}", f"vllm:{SPLIT}")
+UNIFORM = Definitions(INDEXER, CLAMPING, given=lambda: {"dataclass": dataclass})
+DECODES = Definitions(SPLIT, "split_decodes_and_prefills")
+BUILD = Definitions(
+    INDEXER,
+    "DeepSeekV32IndexerDecodeMetadata",
+    "DeepseekV32IndexerMetadata",
+    f"{BUILDER}.build",
+    f"{BUILDER}._prepare_decode_tensors",
+    f"{BUILDER}._prepare_global_decode_seq_lens",
+    given=lambda: _used_by_builder(),
+)
+NEEDS = needs(UNIFORM, DECODES, BUILD)
 IDLE = {"all requests are padding, B=32, native": "vLLM builds no metadata for a step without tokens"}
 #: Tokens of a page of the index cache on Hopper.
 BLOCK_KV = 64
@@ -42,10 +53,12 @@ def skip(point: Point) -> str | None:
     return None
 
 
-def _has_other_columns(point: Point, x: Inputs) -> bool:
-    """Whether the source is narrower or wider than the table that its rows are copied to."""
-    columns = cdiv(point.max_model_len, point.block_size)
-    return point.decode_path == "flatten" and x.block_table.shape[1] != columns
+def _fails_on(point: Point, x: Inputs) -> bool:
+    """The source is narrower or wider than the table that its rows are copied to, or there are fewer tokens than
+    requests, of which each gets a decode length.
+    """
+    other_columns = x.block_table.shape[1] != cdiv(point.max_model_len, point.block_size)
+    return point.decode_path == "flatten" and (other_columns or x.num_decode_tokens < point.batch_size)
 
 
 def _made_by_the_suite(point: Point, x: Inputs, out: Outputs) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -60,37 +73,31 @@ def _fresh(num_sms: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(num_sms + 1, 2, dtype=torch.int32, device=device)
 
 
-@cache
-def source() -> SimpleNamespace:
-    """The builder's methods, over what they use of vLLM. The launcher of the uniform kernel, which also warms it up, is
-    not loaded: it takes the engine's configuration.
+def _used_by_builder() -> dict[str, Any]:
+    """By the builder's methods. The launcher of the uniform kernel, which also warms it up, is not loaded: it takes the
+    engine's configuration.
     """
-    kernel = getattr(of_vllm(INDEXER, CLAMPING, dataclass=dataclass), CLAMPING.rpartition(".")[2])
+    kernel = UNIFORM().kernel
 
     def uniform(lens: Any, flat_lens: Any, table: Any, flat_table: Any, ones: Any, tokens: int, width: int) -> None:
         tables = table, table.stride(0), flat_table, flat_table.stride(0)
         kernel[(tokens,)](lens, flat_lens, *tables, ones, width, BLOCK_SIZE=COLUMNS)
 
-    methods = "build", "_prepare_decode_tensors", "_prepare_global_decode_seq_lens"
-    return of_vllm(
-        INDEXER,
-        "DeepSeekV32IndexerDecodeMetadata",
-        "DeepseekV32IndexerMetadata",
-        *(f"{BUILDER}.{name}" for name in methods),
-        dataclass=dataclass,
-        split_decodes_and_prefills=of_vllm(SPLIT, "split_decodes_and_prefills").split_decodes_and_prefills,
-        current_platform=SimpleNamespace(is_cuda=lambda: True),
-        has_deep_gemm=lambda: True,
-        get_paged_mqa_logits_metadata=lambda lens, block_size, num_sms, indices: _fresh(num_sms, lens.device),
-        _supports_native_decode=lambda next_n: True,
-        _PREPARE_UNIFORM_DECODE_KERNEL=uniform,
-    )
+    return {
+        "dataclass": dataclass,
+        "split_decodes_and_prefills": DECODES().split_decodes_and_prefills,
+        "current_platform": SimpleNamespace(is_cuda=lambda: True),
+        "has_deep_gemm": lambda: True,
+        "get_paged_mqa_logits_metadata": lambda lens, block_size, num_sms, indices: _fresh(num_sms, lens.device),
+        "_supports_native_decode": lambda next_n: True,
+        "_PREPARE_UNIFORM_DECODE_KERNEL": uniform,
+    }
 
 
 def _builder(point: Point, out: Outputs) -> SimpleNamespace:
     """With the attributes that the methods read."""
     tokens, device = out.lens.numel(), out.lens.device
-    calls = source()
+    calls = BUILD()
     builder = SimpleNamespace(
         vllm_config=SimpleNamespace(speculative_config=None),
         use_flattening=point.decode_path == "flatten",
@@ -122,7 +129,7 @@ def _builder(point: Point, out: Outputs) -> SimpleNamespace:
     skip=skip,
     waives="no_alloc",
     known_failures=FLATTEN_LIMITS,
-    fails_on=_has_other_columns,
+    fails_on=_fails_on,
 )
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's launches for these tables: lengths and rows of the indexer, and the copy of the schedule."""
@@ -154,11 +161,11 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     skip=skip,
     waives="no_alloc",
     known_failures=FLATTEN_LIMITS | IDLE,
-    fails_on=lambda point, x: _has_other_columns(point, x) or not int(x.query_start_loc_cpu[-1]),
+    fails_on=lambda point, x: _fails_on(point, x) or not int(x.query_start_loc_cpu[-1]),
 )
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The builder's build(), which also fills the rows per request."""
-    builder, build, tokens = _builder(point, out), source().build, x.num_decode_tokens
+    builder, build, tokens = _builder(point, out), BUILD().build, x.num_decode_tokens
     if point.decode_path == "native":
         tokens = point.batch_size * point.max_decode_len
     metadata = SimpleNamespace(

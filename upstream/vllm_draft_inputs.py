@@ -5,7 +5,6 @@ passes change positions, lengths and sampling keys in place, and the functions a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from types import SimpleNamespace
 
 import torch
@@ -16,21 +15,18 @@ from baselines.draft_inputs.operator import Inputs, Outputs
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
 from harness.launch import fixed_launch
-from upstream._vllm import SPECULATOR, needs, of_vllm, state_of_rows
+from upstream._vllm import SPECULATOR, Definitions, needs, state_of_rows, with_kernels
 
-NEEDS = needs(SPECULATOR)
+CODE = Definitions(SPECULATOR, *with_kernels("prepare_prefill_inputs", "prepare_decode_inputs", "update_draft_inputs"))
+NEEDS = needs(CODE)
+#: A length is advanced before it is clamped, and wraps around at the largest int32.
+FAILS_ON = lambda point, x: point.max_model_len == 2**31 - 1  # noqa: E731
 #: Tokens or values that a program takes at a time, as vLLM launches its kernels.
 BLOCK_SIZE = 1024
 
 
-@cache
-def source() -> SimpleNamespace:
-    names = "prepare_prefill_inputs", "prepare_decode_inputs", "update_draft_inputs"
-    return of_vllm(SPECULATOR, *(f"_{name}_kernel" for name in names), *names)
-
-
 def first_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    kernel, grid = source()._prepare_prefill_inputs_kernel, (len(x.seq_lens),)
+    kernel, grid = CODE()._prepare_prefill_inputs_kernel, (len(x.seq_lens),)
 
     def launch() -> None:
         kernel[grid](
@@ -58,7 +54,7 @@ def first_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 def second_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Over positions and sampling keys in ``out``, which become those of the pass."""
-    kernel, grid = source()._prepare_decode_inputs_kernel, (len(x.seq_lens) + 1,)
+    kernel, grid = CODE()._prepare_decode_inputs_kernel, (len(x.seq_lens) + 1,)
 
     def launch() -> None:
         kernel[grid](
@@ -82,7 +78,7 @@ def second_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 def later_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Over positions, lengths and sampling keys in ``out``."""
-    kernel, grid = source()._update_draft_inputs_kernel, (len(x.seq_lens),)
+    kernel, grid = CODE()._update_draft_inputs_kernel, (len(x.seq_lens),)
 
     def launch() -> None:
         kernel[grid](
@@ -143,7 +139,7 @@ def _buffers(out: Outputs) -> SimpleNamespace:
 
 
 def first_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    call, buffers = source().prepare_prefill_inputs, _buffers(out)
+    call, buffers = CODE().prepare_prefill_inputs, _buffers(out)
     target = SimpleNamespace(
         num_reqs=len(x.seq_lens),
         input_ids=x.target_input_ids,
@@ -157,7 +153,7 @@ def first_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 def second_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    call, buffers, advance = source().prepare_decode_inputs, _buffers(out), point.advance == "yes"
+    call, buffers, advance = CODE().prepare_decode_inputs, _buffers(out), point.advance == "yes"
     sizes = point.max_model_len, point.max_num_seqs
     return lambda: call(
         x.draft_tokens[:, 0], x.seq_lens, x.num_rejected, buffers, out.sample_src_positions, *sizes, advance
@@ -165,20 +161,20 @@ def second_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 def later_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    call, buffers, advance = source().update_draft_inputs, _buffers(out), point.advance == "yes"
+    call, buffers, advance = CODE().update_draft_inputs, _buffers(out), point.advance == "yes"
     tensors = x.sampled, x.current_draft_step, x.hidden_states_before, out.draft_tokens, out.hidden_states
     sizes = len(x.seq_lens), point.max_model_len, point.next_n - 1
     return lambda: call(*tensors, buffers, out.sample_src_positions, *sizes, advance)
 
 
-@variant("draft_inputs", requires=NEEDS)
+@variant("draft_inputs", requires=NEEDS, fails_on=FAILS_ON)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel of the pass, in place but for the first; putting the state back is not timed."""
     made = {"first": first_pass, "second": second_pass, "later": later_pass}[point.draft_pass]
     return EngineLaunch(*_state(point, x, out), made(point, x, out))
 
 
-@variant("draft_inputs", requires=NEEDS)
+@variant("draft_inputs", requires=NEEDS, fails_on=FAILS_ON)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's function of the pass; putting the state back is not timed."""
     made = {"first": first_call, "second": second_call, "later": later_call}[point.draft_pass]

@@ -18,9 +18,9 @@ from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
 from kernels.paged_mqa_schedule import triton as schedule_kernel
 from upstream import vllm_compute_slot_mappings, vllm_draft_inputs
-from upstream._vllm import BLOCK_TABLE, BUFFERS, SPECULATOR, needs
+from upstream._vllm import needs_of
 
-NEEDS = needs(SPECULATOR, BLOCK_TABLE, BUFFERS)
+NEEDS = needs_of((vllm_draft_inputs, vllm_compute_slot_mappings))
 LIMITS = vllm_compute_slot_mappings.LIMITS
 
 

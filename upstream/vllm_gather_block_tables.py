@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from types import SimpleNamespace
 
 from baselines.gather_block_tables.operator import Inputs, Outputs, reaches, rows_to_write
 from baselines.workloads.request_slots import group_tables
 from harness.contract import Point, variant
-from upstream._vllm import ALIGNED, BLOCK_TABLE, BUFFERS, addresses, needs, of_vllm
+from upstream._vllm import ALIGNED, BLOCK_TABLE, LOAD_PTR, Definitions, addresses, load_ptr, needs
 
-NEEDS = needs(BLOCK_TABLE, BUFFERS)
+CODE = Definitions(
+    BLOCK_TABLE,
+    "_gather_block_tables_kernel",
+    "BlockTables.gather_block_tables",
+    given=load_ptr,
+)
+NEEDS = needs(CODE, LOAD_PTR)
 LIMITS = {"*, unaligned buffers": ALIGNED}
 #: Columns that a program copies at a time, as vLLM launches it.
 BLOCK_SIZE = 1024
 
 
-@cache
-def source() -> SimpleNamespace:
-    load_ptr = of_vllm(BUFFERS, "_load_ptr")._load_ptr
-    names = "_gather_block_tables_kernel", "BlockTables.gather_block_tables"
-    return of_vllm(BLOCK_TABLE, *names, _load_ptr=load_ptr)
-
-
 @variant("gather_block_tables", requires=NEEDS, known_failures=LIMITS)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel."""
-    kernel, grid = source()._gather_block_tables_kernel, (point.num_groups, rows_to_write(point))
+    kernel, grid = CODE()._gather_block_tables_kernel, (point.num_groups, rows_to_write(point))
     sources, targets = (addresses(group_tables(point, flat)) for flat in (x.tables, out.block_tables))
     counts, rows, masked = x.num_blocks, len(x.idx_mapping), any(reaches(point))
 
@@ -53,7 +51,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant("gather_block_tables", requires=NEEDS, known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's BlockTables.gather_block_tables, as the model runner calls it."""
-    gather, targets = source().gather_block_tables, group_tables(point, out.block_tables)
+    gather, targets = CODE().gather_block_tables, group_tables(point, out.block_tables)
     tables = SimpleNamespace(
         num_kv_cache_groups=point.num_groups,
         has_sliding_window_groups=any(reaches(point)),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,34 +23,51 @@ from baselines.workloads.request_slots import decode_lens, num_real
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
 from harness.launch import fixed_launch
-from upstream._vllm import HYBRID, MAMBA, addresses, needs, of_vllm, state_of_slots
+from upstream._vllm import HYBRID, MAMBA, Definitions, addresses, needs, state_of_slots
 from upstream.vllm import ALIGN, ROWS
 
 CONTEXT, STATE = "MambaSpecDecodeGPUContext", "MambaHybridModelState"
 ATTENTION, TORCH_UTILS = "v1/worker/gpu/attn_utils.py", "utils/torch_utils.py"
 GDN, COMMON, SPLIT = (f"v1/attention/{name}.py" for name in ("backends/gdn_attn", "backend", "backends/utils"))
 GDN_METHODS = ("build", "update_block_table", "_stage_spec_decode", "_stage_decode")
-NEEDS = (*needs(MAMBA, HYBRID), f"vllm:{GDN}#_stage_spec_decode")
-NEEDS_OF_CALL = (*NEEDS, *(f"vllm:{file}" for file in (ATTENTION, TORCH_UTILS, COMMON, SPLIT)))
+CODE = Definitions(
+    MAMBA,
+    "_memcpy_u64_tiled",
+    "_copy_mamba_state_block",
+    "precopy_mamba_align_fused_kernel",
+    "postprocess_mamba_fused_kernel",
+    "preprocess_mamba_align_fused_kernel",
+    ALIGN,
+    "_TEMPORAL_TILES",
+    f"{CONTEXT}.compute_aligned_state_indices",
+    f"{CONTEXT}.run_fused_precopy",
+    f"{CONTEXT}.run_fused_postprocess_align",
+    given=lambda: {"is_conv_state_dim_first": lambda: False},
+)
+STAGING = Definitions(TORCH_UTILS, "async_tensor_h2d", given=lambda: {"PIN_MEMORY": torch.cuda.is_available()})
+NULL_BLOCK = Definitions(SPLIT, "NULL_BLOCK_ID")
+GDN_CODE = Definitions(
+    GDN,
+    "GDNAttentionMetadata",
+    *(f"GDNAttentionMetadataBuilder.{name}" for name in GDN_METHODS),
+    given=lambda: {"dataclass": dataclass, "replace": replace} | vars(NULL_BLOCK()) | vars(STAGING()),
+)
+METADATA = Definitions(COMMON, "CommonAttentionMetadata", given=lambda: {"dataclass": dataclass, "replace": replace})
+BUILD = Definitions(ATTENTION, "build_attn_metadata", given=lambda: {"MambaSpec": StateSpec} | vars(METADATA()))
+MODEL_STATE = Definitions(
+    HYBRID,
+    "MambaHybridAttnMetadata",
+    f"{STATE}.preprocess_state",
+    f"{STATE}.prepare_attn",
+    given=lambda: _used_by_model_state(),
+)
+NEEDS = needs(CODE)
+#: Lengths are rounded up to blocks in 32 bits.
+FAILS_ON = lambda point, x: point.max_model_len + point.mamba_block_size > 2**31 - 1  # noqa: E731
+NEEDS_OF_CALL = (*NEEDS, *needs(STAGING, NULL_BLOCK, GDN_CODE, METADATA, BUILD, MODEL_STATE))
 #: Requests of a program that advances columns, as vLLM launches it.
 BLOCK_SIZE = 256
 MOVE_ROWS = 128
-
-
-@cache
-def source() -> SimpleNamespace:
-    copies = "_memcpy_u64_tiled", "_copy_mamba_state_block", "precopy_mamba_align_fused_kernel"
-    methods = "compute_aligned_state_indices", "run_fused_precopy", "run_fused_postprocess_align"
-    return of_vllm(
-        MAMBA,
-        *copies,
-        "postprocess_mamba_fused_kernel",
-        "preprocess_mamba_align_fused_kernel",
-        ALIGN,
-        "_TEMPORAL_TILES",
-        *(f"{CONTEXT}.{name}" for name in methods),
-        is_conv_state_dim_first=lambda: False,
-    )
 
 
 class StateSpec:
@@ -66,41 +83,25 @@ class GdnBuilder:
     supports_update_block_table = True
 
 
-@cache
-def state_source() -> SimpleNamespace:
-    """The methods of the hybrid's model state and of the GDN builder, over what they use of vLLM."""
-    staging = of_vllm(TORCH_UTILS, "async_tensor_h2d", PIN_MEMORY=torch.cuda.is_available())
-    builder = of_vllm(
-        GDN,
-        "GDNAttentionMetadata",
-        *(f"GDNAttentionMetadataBuilder.{name}" for name in GDN_METHODS),
-        dataclass=dataclass,
-        replace=replace,
-        NULL_BLOCK_ID=of_vllm(SPLIT, "NULL_BLOCK_ID").NULL_BLOCK_ID,
-        async_tensor_h2d=staging.async_tensor_h2d,
-    )
+def _used_by_model_state() -> dict[str, Any]:
+    """By the methods of the hybrid's model state: the GDN builder, and kernels and functions of other files."""
+    builder = GDN_CODE()
     for name in GDN_METHODS:
         setattr(GdnBuilder, name, getattr(builder, name))
-    metadata = of_vllm(COMMON, "CommonAttentionMetadata", dataclass=dataclass, replace=replace)
-    attention = of_vllm(ATTENTION, "build_attn_metadata", MambaSpec=StateSpec, **vars(metadata))
     others = (
         "Mamba2AttentionMetadataBuilder",
         "ShortConvAttentionMetadataBuilder",
         "PleShortConvAttentionMetadataBuilder",
     )
-    return of_vllm(
-        HYBRID,
-        "MambaHybridAttnMetadata",
-        f"{STATE}.preprocess_state",
-        f"{STATE}.prepare_attn",
-        dataclass=dataclass,
-        ModelSpecificAttnMetadata=object,
-        CUDAGraphMode=SimpleNamespace(FULL="full"),
-        GDNAttentionMetadataBuilder=GdnBuilder,
-        preprocess_mamba_align_fused_kernel=source().preprocess_mamba_align_fused_kernel,
-        build_attn_metadata=attention.build_attn_metadata,
+    return {
+        "dataclass": dataclass,
+        "ModelSpecificAttnMetadata": object,
+        "CUDAGraphMode": SimpleNamespace(FULL="full"),
+        "GDNAttentionMetadataBuilder": GdnBuilder,
+        "preprocess_mamba_align_fused_kernel": CODE().preprocess_mamba_align_fused_kernel,
+        "build_attn_metadata": BUILD().build_attn_metadata,
         **dict.fromkeys(others, type("Other", (), {})),
-    )
+    }
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -139,7 +140,7 @@ def _without_bytes(columns: int, device: torch.device) -> tuple[tuple[object, ..
     return (tables, 0, none, none, torch.ones_like(zero), none, zero, zero, zero, none), zeros
 
 
-@variant("mamba_align_step", requires=NEEDS, waives="no_alloc")
+@variant("mamba_align_step", requires=NEEDS, waives="no_alloc", fails_on=FAILS_ON)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernels and staging copies; putting the state back, and the table of moves, are not timed."""
     return _after(point, x, out) if point.phase == "after_sampling" else _before(point, x, out)
@@ -170,7 +171,7 @@ def _around_after(point: Point, x: Inputs, out: Outputs) -> tuple[Callable[[], N
 
 
 def _before(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
-    kernels, rows, real, device = source(), len(x.idx_mapping), num_real(point), x.idx_mapping.device
+    kernels, rows, real, device = CODE(), len(x.idx_mapping), num_real(point), x.idx_mapping.device
     idx_mapping, state = x.idx_mapping[:real], _without_bytes(table_columns(point), device)
     aligned = torch.empty_like(out.state_slots)
     tables = addresses(list(x.batch_tables)).view(torch.int64)
@@ -239,7 +240,7 @@ def _before(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
 
 
 def _after(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
-    kernels, real = source(), num_real(point)
+    kernels, real = CODE(), num_real(point)
     state, snapshot = (
         _without_bytes(table_columns(point), x.idx_mapping.device),
         torch.empty_like(out.num_accepted_tokens),
@@ -273,7 +274,7 @@ def _after(point: Point, x: Inputs, out: Outputs) -> EngineLaunch:
 
 def _context(point: Point, x: Inputs, out: Outputs) -> SimpleNamespace:
     """Stands for MambaSpecDecodeGPUContext: its methods, and the attributes that they read."""
-    calls, (arguments, kept) = source(), _without_bytes(table_columns(point), x.idx_mapping.device)
+    calls, (arguments, kept) = CODE(), _without_bytes(table_columns(point), x.idx_mapping.device)
     names = ("block_table_ptrs", "block_table_stride_req", "state_base_addrs", "state_block_strides")
     names += ("state_elem_sizes", "state_inner_sizes", "state_conv_widths", "state_group_indices")
     context = SimpleNamespace(
@@ -297,7 +298,13 @@ def skip_call(point: Point) -> str | None:
     return None
 
 
-@variant("mamba_align_step", requires=NEEDS_OF_CALL, skip=skip_call, waives=("no_alloc", "graph_safe"))
+@variant(
+    "mamba_align_step",
+    requires=NEEDS_OF_CALL,
+    skip=skip_call,
+    waives=("no_alloc", "graph_safe"),
+    fails_on=FAILS_ON,
+)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's MambaHybridModelState.preprocess_state and prepare_attn with its GDN builders; after sampling the copy of
     frozen states. Putting the state back, and the table of moves, are not timed.
@@ -331,7 +338,7 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         recoverssm=None,
     )
     batch, tables = _batch(point, x), tuple(x.batch_tables)
-    calls, none = state_source(), torch.zeros(point.num_groups, 1, dtype=torch.int64, device=x.seq_lens.device)
+    calls, none = MODEL_STATE(), torch.zeros(point.num_groups, 1, dtype=torch.int64, device=x.seq_lens.device)
 
     def launch() -> None:
         calls.preprocess_state(model_state, batch, tables, cache_config, x.num_computed_tokens)

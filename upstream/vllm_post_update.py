@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from types import SimpleNamespace
 
 import torch
@@ -15,18 +14,12 @@ from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
 from harness.launch import fixed_launch
-from upstream._vllm import HYBRID, INPUT_BATCH, needs, of_vllm, state_of_rows, state_of_slots
+from upstream._vllm import HYBRID, INPUT_BATCH, Definitions, needs, state_of_rows, state_of_slots, with_kernels
 
-NEEDS = needs(INPUT_BATCH, HYBRID)
+CODE = Definitions(INPUT_BATCH, *with_kernels("get_num_sampled_and_rejected", "post_update"))
+STATES = Definitions(HYBRID, "_scatter_num_accepted_kernel")
+NEEDS = needs(CODE, STATES)
 LIMITS = {"*, rows beyond 2^31": "row offsets are 32-bit; rows of vLLM's sampler have k + 1 tokens"}
-
-
-@cache
-def source() -> SimpleNamespace:
-    names = "get_num_sampled_and_rejected", "post_update"
-    found = of_vllm(INPUT_BATCH, *(f"_{name}_kernel" for name in names), *names)
-    found._scatter_num_accepted_kernel = of_vllm(HYBRID, "_scatter_num_accepted_kernel")._scatter_num_accepted_kernel
-    return found
 
 
 @triton.jit(do_not_specialize=["tokens_stride", "vocab_size"])
@@ -68,7 +61,7 @@ def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | N
 @variant("post_update", requires=NEEDS, known_failures=LIMITS)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's three kernels, in place; putting the state back is not timed."""
-    kernels, rows = source(), num_real(point)
+    kernels, scatter, rows = CODE(), STATES()._scatter_num_accepted_kernel, num_real(point)
     bins_stride = 0 if out.output_bin_counts is None else out.output_bin_counts.stride(0)
     drafts = 0 if x.new_drafts is None else x.new_drafts.shape[1]
 
@@ -100,7 +93,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             drafts,
             num_warps=1,
         )
-        kernels._scatter_num_accepted_kernel[(rows,)](x.idx_mapping, out.num_sampled, out.num_accepted_tokens)
+        scatter[(rows,)](x.idx_mapping, out.num_sampled, out.num_accepted_tokens)
 
     return EngineLaunch(*_state(point, x, out), launch)
 
@@ -108,7 +101,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant("post_update", requires=NEEDS, waives="no_alloc", known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions; putting the state back, and the copy of the fresh counts, are not timed."""
-    calls, rows, made = source(), num_real(point), SimpleNamespace()
+    calls, scatter, rows, made = CODE(), STATES()._scatter_num_accepted_kernel, num_real(point), SimpleNamespace()
     idx_mapping, sampled = x.idx_mapping[:rows], out.num_sampled[:rows]
     rejected: torch.Tensor = out.num_rejected[:rows]
 
@@ -130,6 +123,6 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             x.new_drafts,
             out.draft_tokens,
         )
-        calls._scatter_num_accepted_kernel[(rows,)](idx_mapping, sampled, out.num_accepted_tokens)
+        scatter[(rows,)](idx_mapping, sampled, out.num_accepted_tokens)
 
     return EngineLaunch(*_state(point, x, out), launch, own(lambda: rejected.copy_(made.rejected)))

@@ -5,7 +5,6 @@ around them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from types import SimpleNamespace
 
 import triton
@@ -14,9 +13,15 @@ from baselines.step_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
-from upstream._vllm import INPUT_BATCH, REJECTION, needs, of_vllm
+from upstream._vllm import INPUT_BATCH, REJECTION, Definitions, needs, with_kernels
 
-NEEDS = needs(INPUT_BATCH, REJECTION)
+BATCH = Definitions(
+    INPUT_BATCH,
+    *with_kernels("expand_idx_mapping", "prepare_prefill_inputs", "prepare_pos_seq_lens"),
+    *with_kernels("combine_sampled_and_draft_tokens"),
+)
+SAMPLER = Definitions(REJECTION, *with_kernels("gather_draft_sampled"))
+NEEDS = needs(BATCH, SAMPLER)
 #: Tokens or logit rows that a program takes at a time, as vLLM launches its kernels.
 BLOCK_SIZE = 1024
 
@@ -25,23 +30,12 @@ def _skip(point: Point) -> str | None:
     return None if point.next_n - 1 + point.new_tokens else "a step without logit rows is not one of vLLM's"
 
 
-@cache
-def batch() -> SimpleNamespace:
-    names = "expand_idx_mapping", "prepare_prefill_inputs", "prepare_pos_seq_lens", "combine_sampled_and_draft_tokens"
-    return of_vllm(INPUT_BATCH, *(f"_{name}_kernel" for name in names), *names)
-
-
-@cache
-def sampler() -> SimpleNamespace:
-    return of_vllm(REJECTION, "_gather_draft_sampled_kernel", "gather_draft_sampled")
-
-
 @variant("step_inputs", requires=NEEDS, skip=_skip)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernels: five launches, four where the host knows of no row in its prompt."""
     rows, width = len(x.idx_mapping), triton.next_power_of_2(point.next_n - 1 + point.new_tokens)
     look_ahead, prompts = triton.next_power_of_2(point.look_ahead), point.prompt_rows == "some"
-    kernels, gather, gather_grid = batch(), sampler()._gather_draft_sampled_kernel, (cdiv(x.num_logits, BLOCK_SIZE),)
+    kernels, gather, gather_grid = BATCH(), SAMPLER()._gather_draft_sampled_kernel, (cdiv(x.num_logits, BLOCK_SIZE),)
 
     def launch() -> None:
         kernels._expand_idx_mapping_kernel[(rows,)](
@@ -108,7 +102,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant("step_inputs", requires=NEEDS, skip=_skip, waives="no_alloc")
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions, which allocate what is by logit row; the copies into persistent buffers are not timed."""
-    prepare, gather, prompts = batch(), sampler().gather_draft_sampled, point.prompt_rows == "some"
+    prepare, gather, prompts = BATCH(), SAMPLER().gather_draft_sampled, point.prompt_rows == "some"
     longest, made = point.next_n - 1 + point.new_tokens, SimpleNamespace()
 
     def calls() -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from harness.config.load import ConfigError
 from harness.discover import Catalog
-from harness.packages import required
+from harness.packages import changed
 from harness.records.schema import split_key
 from harness.session.sources import package_needs
 from harness.session.upstream_files import Side, take
@@ -62,12 +62,16 @@ def sides_of(options: argparse.Namespace, folder: Path, catalog: Catalog) -> Ups
         discard(folder)
         raise
     files = {name for name in base.files | head.files if base.files.get(name) != head.files.get(name)}
-    changed = [
+    reached = [
         variant.id
         for variant in catalog.variants
-        if any(required(need, name) for need in package_needs([variant]) for name in files)
+        if any(
+            changed(need, name, *(folder / FOLDER / side / name.replace(":", "/") for side in specs))
+            for need in package_needs([variant])
+            for name in files
+        )
     ]
-    return Upstream(package=package, base=base, head=head, changed=tuple(changed))
+    return Upstream(package=package, base=base, head=head, changed=tuple(reached))
 
 
 def discard(folder: Path) -> None:

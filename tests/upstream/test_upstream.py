@@ -18,7 +18,7 @@ from baselines.paged_mqa_schedule.operator import operator as paged
 from harness.config.sweep import cells
 from harness.contract import GPU
 from harness.discover import Catalog, discover, unavailable
-from harness.packages import checkouts, file_in, files_of, in_words, is_there, required, versions
+from harness.packages import changed, checkouts, file_in, files_of, in_words, is_there, required, versions
 from harness.records.schema import Checkout
 from harness.session.sources import source_hashes
 from tests.harness.cli.test_gate import commit, git
@@ -65,6 +65,9 @@ def test_files_are_found_and_nothing_is_imported(package, monkeypatch):
     assert is_there("no_such_engine|engine:library/__init__.py")
     assert is_there("engine:kernels.py#def plain")
     assert not is_there("engine:kernels.py#def fancy")
+    assert is_there("engine:kernels.py::plain,Kernel.kernel#count")
+    assert not is_there("engine:kernels.py::plain,Kernel.fancy")
+    assert not is_there("engine:kernels.py::plain#fancy")
     assert not is_there("no_such_engine.inner")
     need = "deep_gemm|engine:kernels.py#fancy"
     assert in_words(need) == "the Python module deep_gemm or the file engine/kernels.py with fancy"
@@ -94,6 +97,27 @@ def test_files_are_found_and_nothing_is_imported(package, monkeypatch):
     (elsewhere / "direct_url.json").write_text('{"url":"file:///engine","dir_info":{"editable":true}}')
     assert versions(["engine:more.py"]) == {"engine": "0.35.0"}
     assert "engine" not in sys.modules
+
+
+PLAIN, KERNEL, FILE = (f"engine:kernels.py{what}" for what in ("::plain,Kernel.SIZE", "::Kernel.kernel", "#plain"))
+
+
+@pytest.mark.parametrize(
+    ("edit", "reached"),
+    [
+        (("i, i, mask", "i, i + 1, mask"), {PLAIN, FILE}),
+        (("SIZE = 4", "SIZE = 8"), {PLAIN, FILE}),
+        (("mask=i < count) + 1", "mask=i < count) + 2"), {KERNEL, FILE}),
+        (("def plain", "# A comment.\ndef plain"), {FILE}),
+        ((KERNELS, "def plain("), {PLAIN, KERNEL, FILE}),
+    ],
+)
+def test_a_change_reaches_the_variants_that_use_what_it_changed(edit, reached, package):
+    base, head = package / "kernels.py", package / "head.py"
+    head.write_text(KERNELS.replace(*edit))
+    assert {need for need in (PLAIN, KERNEL, FILE) if changed(need, "engine:kernels.py", base, head)} == reached
+    assert not changed("engine:other.py", "engine:kernels.py", base, head)
+    assert changed(PLAIN, "engine:kernels.py", base, package / "missing.py")
 
 
 def test_the_files_that_variants_require_are_sources(package):

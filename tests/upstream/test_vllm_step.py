@@ -18,7 +18,6 @@ from tests.upstream import engine_files
 from upstream import _vllm, vllm_gather_block_tables, vllm_post_update
 from upstream._kernel_source import definitions
 
-SOURCES = (vllm_gather_block_tables.source, vllm_post_update.source)
 IS_THERE = file_in("vllm", _vllm.SPECULATOR) is not None
 needs_vllm = pytest.mark.skipif(not IS_THERE, reason="needs vLLM's files on PYTHONPATH (docs/upstream.md)")
 STEP = [v for v in discover().variants if v.origin.startswith("upstream.vllm_")]
@@ -28,11 +27,9 @@ STEP = [v for v in discover().variants if v.origin.startswith("upstream.vllm_")]
 def engine(tmp_path, monkeypatch):
     engine_files.write(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for source in SOURCES:
-        source.cache_clear()
     yield tmp_path / "vllm"
-    for source in SOURCES:
-        source.cache_clear()
+    for code in (_vllm.LOAD_PTR, vllm_gather_block_tables.CODE, vllm_post_update.CODE, vllm_post_update.STATES):
+        vars(code).pop("_loaded", None)
     importlib.invalidate_caches()
 
 

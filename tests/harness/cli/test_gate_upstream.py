@@ -159,7 +159,7 @@ def at_the_front(point):
     return "end-aligned rows only" if point.row_alignment == "front" else None
 
 
-@variant("decode_native", requires=f"vllm:{FILE}#def fill", skip=at_the_front, waives="no_alloc")
+@variant("decode_native", requires=f"vllm:{FILE}::fill", skip=at_the_front, waives="no_alloc")
 def vllm_fill(point, x, out):
     space = {}
     exec(file_in("vllm", FILE).read_text(), space)
@@ -192,8 +192,8 @@ def engine_with(folder, kernel):
 
 @full
 def test_this_suite_with_two_repositories_of_an_engine(tmp_path, monkeypatch):
-    """Real processes on the CPU. Equal kernels are not measured, other ones are, beside a variant of the suite as
-    control, and a wrong one is rejected.
+    """Real processes on the CPU. Equal kernels are not measured, whatever else their file holds. Other ones are, beside
+    a variant of the suite as control, and a wrong one is rejected.
     """
     suite = repository_of_this_suite(tmp_path / "suite")
     monkeypatch.chdir(tmp_path)
@@ -203,6 +203,7 @@ def test_this_suite_with_two_repositories_of_an_engine(tmp_path, monkeypatch):
     Path("mine.py").write_text(VARIANT)
     base = engine_with(tmp_path / "base", KERNEL)
     engine_with(tmp_path / "equal", KERNEL)
+    engine_with(tmp_path / "elsewhere", f"{KERNEL}\ndef clear(buffer):\n    buffer.zero_()\n")
     wrong = engine_with(tmp_path / "wrong", KERNEL.replace("min=0", "min=1"))
     same = engine_with(tmp_path / "same", KERNEL.replace("lens.clamp(min=0)", "torch.relu(lens)"))
 
@@ -210,9 +211,10 @@ def test_this_suite_with_two_repositories_of_an_engine(tmp_path, monkeypatch):
         arguments = ("--upstream", "vllm", "--base", "base", "--head", head, "--variants", "mine.py")
         return bench("tiny.yaml", *arguments, "--device", "cpu", "--out", f"out-{head}")
 
-    code, out, err = gated("equal")
-    assert (code, err) == (0, "")
-    assert "nothing is measured" in out
+    for head in ("equal", "elsewhere"):
+        code, out, err = gated(head)
+        assert (code, err) == (0, "")
+        assert "nothing is measured" in out
 
     code, out, err = gated("wrong")
     assert (code, err) == (1, "")
