@@ -69,6 +69,7 @@ EDGE_CASES = [
     *_both("B=1", {"batch_size": 1, "context_len": 700}),
     *_both("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
     EdgeCase("B=1, one request on 132 SMs", {"batch_size": 1, "context_len": 16384, "max_model_len": 16384}),
+    EdgeCase("B = 1, L = 40, T > A", _SMALL | {"batch_size": 1, "next_n": 40, "token_padding": 9}),
     *_both("all requests are padding, B=32", {"batch_size": 32, "next_n": 2}, all_padding),
     EdgeCase("all requests are padding, old layout", _SMALL | {"batch_size": 5, **_OLD}, all_padding),
     *_both("padding rows last", {"batch_size": 9, "padding": 0.4}),
