@@ -293,10 +293,10 @@ def far_strides(operator: Operator, case: EdgeCase, seed: int) -> dict[tuple[str
     """(argument of Fixture, input or output whose rows may lie anywhere) -> a stride with which offsets exceed 2^31.
 
     The rows of an input may lie anywhere where the operator pads them; those of an output where it is declared as
-    STRIDED, and tried where no edit may leave little to write. The last row of an input begins 2^31 elements behind the
-    first. Half of the rows of a byte tensor, such as a cache whose last rows may be unused, and of an output, of which
-    consumers read the first ones, lie beyond that. A stride is as far from a multiple of 16 as the operator's, as
-    variants take wide accesses by that.
+    STRIDED, and tried where no edit may leave little to write and consumers read two thirds of them. The last row of an
+    input begins 2^31 elements behind the first. Half of the rows of a byte tensor, such as a cache whose last rows may
+    be unused, and of an output lie beyond that. A stride is as far from a multiple of 16 as the operator's, as variants
+    take wide accesses by that.
     """
     point = operator.complete(case.point)
     inputs, outputs = operator.make_inputs(point, seed), operator.make_outputs(point)
@@ -308,7 +308,7 @@ def far_strides(operator: Operator, case: EdgeCase, seed: int) -> dict[tuple[str
             found["row_strides", input_field.name] = tensor, 2**32 if tensor.element_size() == 1 else 2**31
     for output_field in dataclasses.fields(outputs) if case.edit is None else ():
         tensor, read = getattr(outputs, output_field.name), views.get(output_field.name)
-        if output_field.metadata.get("strided") and read is not None and 2 * len(read) > len(tensor) + 1:
+        if output_field.metadata.get("strided") and read is not None and 3 * len(read) > 2 * len(tensor):
             found["output_strides", output_field.name] = tensor, 2**32
     strides = {
         key: reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16

@@ -221,14 +221,15 @@ def writes_at_32_bits(point, x, out):
     [
         (merged_chain, []),
         (reads_at_32_bits, ["source stride > W"]),
-        (writes_at_32_bits, ["B = 1, L = 40, T > A", "ragged"]),
+        (writes_at_32_bits, ["B = 1, L = 40, T > A", "long rows, L = 33"]),
     ],
 )
 def test_rows_beyond_32_bits_are_read_and_written(setup, wrong_at):
     found = list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
     if len(found) < 3:
         pytest.skip("no room for 24 GiB of addresses")
-    assert [finding.name for finding in found] == ["B = 1, L = 40, T > A", "ragged", "source stride > W"]
+    places = ["B = 1, L = 40, T > A", "long rows, L = 33", "source stride > W"]
+    assert [finding.name for finding in found] == places
     assert [finding.name for finding in found if finding.status == "mismatch"] == wrong_at
     assert all(finding.buffers == "far" for finding in found)
 
