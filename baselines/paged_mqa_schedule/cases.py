@@ -172,7 +172,14 @@ EDGE_CASES = [
     EdgeCase(
         "B = 128", {"batch_size": 128, "num_sms": 66, "context_len": {"lognormal": {"median": 4096, "sigma": 1.0}}}
     ),
-    EdgeCase("B = 128 on 64 SMs, remainder at the back", {**_FEW, **_BACK, "batch_size": 128, "num_sms": 64}),
+    EdgeCase(  # with so many units that a share of 65 SMs is smaller
+        "B = 128 on 64 SMs, remainder at the back",
+        {**_FEW, **_BACK, "batch_size": 128, "num_sms": 64, "context_len": {"uniform": [9000, 20000]}},
+    ),
+    EdgeCase(  # where the product with a reciprocal of 29 bits is too large
+        "118 * 2^23 units, one less than 15 SMs divide",
+        {"batch_size": 118, "next_n": 1, "num_sms": 15, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1},
+    ),
     EdgeCase("B = 129", {**_FEW, **_BACK, "batch_size": 129}),
     EdgeCase(
         "B = 129 on 128 SMs, negative lengths in padding rows",
