@@ -101,7 +101,8 @@ def triton_uniform(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     skip=_exact_uniform_batch,
 )
 def copy_bounded_by_destination(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return _launch_uniform(point, x, out, x.num_decode_tokens, out.block_table.stride(0))
+    columns = out.block_table.shape[1]  # the stride of vLLM's contiguous table; far rows would make it gigabytes
+    return _launch_uniform(point, x, out, x.num_decode_tokens, columns)
 
 
 @variant(
