@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 GPU, COMPILER = "cuda", "compiler"
 
 #: How else an edge case runs -> suffix of its name: in buffers that start one element past an aligned address; with
-#: rows of an input so far apart that offsets do not fit 32 bits; with one array as input and output, as an engine calls
-#: it (``Operator.in_place``).
+#: rows of an input or output so far apart that offsets do not fit 32 bits; with one array as input and output, as an
+#: engine calls it (``Operator.in_place``).
 BUFFERS = MappingProxyType({"unaligned": ", unaligned buffers", "far": ", rows beyond 2^31", "in_place": ", in place"})
 Buffers = Literal["unaligned", "far", "in_place"]
 
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
 #: their device tensors.
 HOST = MappingProxyType({"host": True})
+#: That of an output whose rows may lie apart, so that a variant takes their stride from the tensor.
+STRIDED = MappingProxyType({"strided": True})
 
 
 def in_buffers(name: str, buffers: Buffers | None) -> str:

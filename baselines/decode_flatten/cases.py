@@ -46,6 +46,7 @@ def drafts_overhang(x: Inputs) -> None:
 EDGE_CASES = [
     EdgeCase("B=1", {"batch_size": 1, "context_len": 700}),
     EdgeCase("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
+    EdgeCase("B = 1, L = 40, T > A", {"batch_size": 1, "next_n": 40, "token_padding": 9, "context_len": 700}),
     EdgeCase("all requests are padding", {"batch_size": 4, "context_len": 200}, all_padding),
     EdgeCase("padding rows last", {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 3000]}}),
     EdgeCase("padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, padding_in_the_middle),

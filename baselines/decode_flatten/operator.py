@@ -36,7 +36,7 @@ from baselines.decode_flatten.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, make_batch, make_block_table, max_tokens, table_bytes
 from baselines.workloads.integers import cdiv
-from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from harness.contract import HOST, STRIDED, Axis, Expected, Operator, Point, Rule
 
 #: Table rows allocated past the last token, so that a write past T is detected.
 SPARE_ROWS = 8
@@ -58,7 +58,9 @@ class Inputs:
 class Outputs:
     lens: torch.Tensor  # [max_num_batched_tokens] int32
     decode_lens: torch.Tensor  # [max_num_batched_tokens] int32
-    block_table: torch.Tensor  # [rows, ceil(max_model_len / block_size)] int32, rows >= T
+    block_table: torch.Tensor = field(
+        metadata=STRIDED
+    )  # [rows, W] int32, W = ceil(max_model_len / block_size), rows >= T, stride(0) >= W
     indices = request_lens = None  # no fields: operators that are made of this one have none
 
 

@@ -121,6 +121,10 @@ EDGE_CASES = [
         },
     ),
     EdgeCase(
+        "compress_ratio 128, front-aligned",
+        {"batch_size": 6, "decode_len": "ragged", "row_alignment": "front", "compress_ratio": 128},
+    ),
+    EdgeCase(
         "B = 257", {"batch_size": 257, "max_decode_len": 3, "padding": 0.1, "context_len": {"uniform": [1, 163840]}}
     ),
 ]

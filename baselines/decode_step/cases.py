@@ -69,6 +69,7 @@ EDGE_CASES = [
     *_both("B=1", {"batch_size": 1, "context_len": 700}),
     *_both("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
     EdgeCase("B=1, one request on 132 SMs", {"batch_size": 1, "context_len": 16384, "max_model_len": 16384}),
+    EdgeCase("B = 1, L = 40, T > A", _SMALL | {"batch_size": 1, "next_n": 40, "token_padding": 9}),
     *_both("all requests are padding, B=32", {"batch_size": 32, "next_n": 2}, all_padding),
     EdgeCase("all requests are padding, old layout", _SMALL | {"batch_size": 5, **_OLD}, all_padding),
     *_both("padding rows last", {"batch_size": 9, "padding": 0.4}),
@@ -95,6 +96,17 @@ EDGE_CASES = [
     EdgeCase("ragged, padded, T > A", _SMALL | _RAGGED | {"batch_size": 5, "token_padding": 17}),
     EdgeCase("T = capacity", _SMALL | {"batch_size": 8, "max_num_batched_tokens": 32}),
     EdgeCase("B * L = capacity, native", _SMALL | _NATIVE | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    EdgeCase(
+        "blocks of 16, 70 padding tokens, capacity 1025",
+        _SMALL
+        | {
+            "batch_size": 3,
+            "block_size": 16,
+            "max_model_len": 9000,
+            "token_padding": 70,
+            "max_num_batched_tokens": 1025,
+        },
+    ),
     EdgeCase("capacity not a multiple of 4", _SMALL | {"batch_size": 3, "max_num_batched_tokens": 1027}),
     EdgeCase(
         "source stride > W, W not a multiple of 4",
@@ -121,6 +133,7 @@ EDGE_CASES = [
     EdgeCase(
         "more schedule rows than threads", _SMALL | _NATIVE | {"batch_size": 3, "num_sms": 260, "num_heads_q": 512}
     ),
+    EdgeCase("L = 8 on 128 SMs, native", _SMALL | _NATIVE | {"batch_size": 3, "next_n": 8, "num_sms": 128}),
     EdgeCase("one part", _SMALL | {"batch_size": 7, "num_sm_parts": 1}),
     EdgeCase(
         "lengths of 2^30",
@@ -141,6 +154,13 @@ _ROWS = _NATIVE | {"decode_len": "ragged"}
 _BIG_ROWS, _LITTLE_ROWS = _BIG | _ROWS, _LITTLE | _ROWS | {"batch_size": 5}
 #: All lengths are 1 on every seed.
 _DUMMY = _SMALL | {"batch_size": 12, "max_decode_len": 1, "context_len": 1}
+_STRIPS = _LARGE | {
+    "batch_size": 265,
+    "next_n": 1,
+    "block_size": 1,
+    "max_model_len": 2100,
+    "context_len": {"mix": [[0.8, {"uniform": [1, 9]}], [0.2, 2100]]},
+}
 SEQUENCES = {
     "big-small-big": (_BIG, _LITTLE, _BIG),
     "big-small-big, native": (_BIG_ROWS, _LITTLE_ROWS, _BIG_ROWS),
@@ -153,4 +173,6 @@ SEQUENCES = {
     ),
     # Large batches as a sequence, whose steps are launched once: interpreting so many rows takes seconds.
     "1024-257-128 requests": tuple(_LARGE | {"batch_size": size, "decode_len": "ragged"} for size in (1024, 257, 128)),
+    # More requests than there are programs for two strips of a row.
+    "rows of three strips-two strips": (_STRIPS, _STRIPS | {"context_len": {"uniform": [1, 1500]}}),
 }

@@ -89,6 +89,10 @@ EDGE_CASES = [
     *_both(
         "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
     ),
+    EdgeCase(  # where the product with a reciprocal of 29 bits is too large
+        "30 * 2^25 blocks, which 15 parts divide",
+        {"batch_size": 30, "num_sms": 15, "num_sm_parts": 15, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1},
+    ),
     *_both("one long row among short ones", {"batch_size": 33, "num_sm_parts": 33, "context_len": 4}, _one_long_row),
     EdgeCase(
         "100 parts of one long row among stretched ones",

@@ -159,6 +159,7 @@ EDGE_CASES = [
     EdgeCase("runs, 258 tokens", {**_FEW, **_BACK, "batch_size": 86, "next_n": 3, "indices": "yes"}),
     EdgeCase("runs, 1028 tokens", {**_FEW, "batch_size": 257, "next_n": 4, "indices": "yes", "decode_len": "ragged"}),
     EdgeCase("runs, a table for more SMs", {**_RUNS, **_BACK, "batch_size": 9, "table_rows": 41}),
+    EdgeCase("16 SMs", {**_SMALL, "batch_size": 12, "num_sms": 16}),
     EdgeCase("78 SMs", {**_SMALL, "batch_size": 12, "num_sms": 78}),
     EdgeCase("66 clusters of two SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 12, "num_sms": 66}),
     EdgeCase("148 SMs", {**_SMALL, "batch_size": 12, "num_sms": 148}),
@@ -171,7 +172,20 @@ EDGE_CASES = [
     EdgeCase(
         "B = 128", {"batch_size": 128, "num_sms": 66, "context_len": {"lognormal": {"median": 4096, "sigma": 1.0}}}
     ),
+    EdgeCase(  # with so many units that a share of 65 SMs is smaller
+        "B = 128 on 64 SMs, remainder at the back",
+        {**_FEW, **_BACK, "batch_size": 128, "num_sms": 64, "context_len": {"uniform": [9000, 20000]}},
+    ),
+    EdgeCase(  # where the product with a reciprocal of 29 bits is too large
+        "118 * 2^23 units, one less than 15 SMs divide",
+        {"batch_size": 118, "next_n": 1, "num_sms": 15, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1},
+    ),
     EdgeCase("B = 129", {**_FEW, **_BACK, "batch_size": 129}),
+    EdgeCase(
+        "B = 129 on 128 SMs, negative lengths in padding rows",
+        {**_FEW, "batch_size": 129, "num_sms": 128, "padding": 0.1},
+        _negative_padding,
+    ),
     EdgeCase("B = 256", {**_FEW, "batch_size": 256}),
     EdgeCase("B = 257", {**_FEW, "batch_size": 257, "next_n": 4}),
     EdgeCase("B = 1024, 1-D", {**_FEW, "batch_size": 1024, "lens_layout": "1d"}),

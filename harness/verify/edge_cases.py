@@ -33,7 +33,7 @@ EdgeCaseName = tuple[str, Buffers | None]
 #: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
 #: that takes such a device, or a timed run; "-": no launch reached this check.
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
-#: Edge cases with far rows for each input.
+#: Edge cases with far rows for each input or output.
 FAR_POINTS = 2
 #: The stance with which torch.compile raises instead of compiling.
 NO_RECOMPILATION = "fail_on_recompile"
@@ -136,7 +136,7 @@ def known_failure_places(operator: Operator, variant: Variant) -> list[EdgeCaseN
 def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
     case = next(case for case in operator.edge_cases if case.name == name)
     point = operator.complete(case.point)
-    return skipped(_edge_case(name), variant, [point]) is None and bool(far_strides(operator.make_inputs(point, 0)))
+    return skipped(_edge_case(name), variant, [point]) is None and bool(far_strides(operator, case, 0))
 
 
 def judged_known_failure(finding: Finding) -> Finding:
@@ -289,23 +289,33 @@ def no_recompilation() -> Iterator[None]:
             raise
 
 
-def far_strides(inputs: Any) -> dict[str, int]:
-    """Input with rows that the operator pads -> a stride with which the last row begins 2^31 elements behind the first.
+def far_strides(operator: Operator, case: EdgeCase, seed: int) -> dict[tuple[str, str], int]:
+    """(argument of Fixture, input or output whose rows may lie anywhere) -> a stride with which offsets exceed 2^31.
 
-    Half of the rows of a byte tensor lie beyond that, such as a cache whose last rows may be unused. A stride is as far
-    from a multiple of 16 as the operator's, as variants take wide accesses by that.
+    The rows of an input may lie anywhere where the operator pads them; those of an output where it is declared as
+    STRIDED, and tried where no edit may leave little to write and consumers read two thirds of them. The last row of an
+    input begins 2^31 elements behind the first. Half of the rows of a byte tensor, such as a cache whose last rows may
+    be unused, and of an output lie beyond that. A stride is as far from a multiple of 16 as the operator's, as variants
+    take wide accesses by that.
     """
-    strides = {}
+    point = operator.complete(case.point)
+    inputs, outputs = operator.make_inputs(point, seed), operator.make_outputs(point)
+    views, found = operator.views(point, outputs), {}
     for input_field in dataclasses.fields(inputs):
         tensor = getattr(inputs, input_field.name)
         padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
-        if not padded or len(tensor) == 1 or input_field.metadata.get("host"):
-            continue
-        reach = 2**32 if tensor.element_size() == 1 else 2**31
-        stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
-        if stride < 2**31:  # no variant promises to take more
-            strides[input_field.name] = stride
-    return strides
+        if padded and not input_field.metadata.get("host"):
+            found["row_strides", input_field.name] = tensor, 2**32 if tensor.element_size() == 1 else 2**31
+    for output_field in dataclasses.fields(outputs) if case.edit is None else ():
+        tensor, read = getattr(outputs, output_field.name), views.get(output_field.name)
+        if output_field.metadata.get("strided") and read is not None and 3 * len(read) > 2 * len(tensor):
+            found["output_strides", output_field.name] = tensor, 2**32
+    strides = {
+        key: reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
+        for key, (tensor, reach) in found.items()
+        if len(tensor) > 1
+    }
+    return {key: stride for key, stride in strides.items() if stride < 2**31}  # no variant promises to take more
 
 
 def far_rows(
@@ -316,26 +326,26 @@ def far_rows(
     only: EdgeCaseName | None = None,
     announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
-    """Launches with an input whose last row begins 2^31 elements behind its first, at the first edge cases at which
-    the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
+    """Launches with an input or an output whose rows lie so far apart that offsets exceed 2^31, at the first edge cases
+    at which their stride is free. Where memory is short there is none.
     """
-    made: Counter[str] = Counter()
+    made: Counter[tuple[str, str]] = Counter()
     for case in operator.edge_cases:
         point = operator.complete(case.point)
         place = _edge_case(case.name, "far")
         limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "far")
         if (limited if only is None else only != (case.name, "far")) or skipped(place, variant, [point]):
             continue
-        for tensor, stride in far_strides(operator.make_inputs(point, seed)).items():
-            if made[tensor] == FAR_POINTS:
+        for (argument, tensor), stride in far_strides(operator, case, seed).items():
+            if made[argument, tensor] == FAR_POINTS:
                 continue
             announce(Place.EDGE_CASE, case.name)
             try:
-                far = {tensor: stride}
-                fixture = Fixture(operator, point, device, seed, case.edit, batches=2, row_strides=far)
+                far = {argument: {tensor: stride}}
+                fixture = Fixture(operator, point, device, seed, case.edit, batches=2, **far)
             except (RuntimeError, MemoryError):
                 return
-            made[tensor] += 1
+            made[argument, tensor] += 1
             yield finding_of(place, lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
 
 

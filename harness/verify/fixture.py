@@ -72,7 +72,7 @@ class Fixture:
     batches: how many to make, or those of another fixture of this point, to share.
     outputs: the buffers of a larger point of the same operator, to use instead of new ones.
     shift:   elements between an aligned address and the start of every buffer.
-    row_strides: of inputs whose rows are to lie elsewhere than in the operator's.
+    row_strides, output_strides: of inputs and outputs whose rows are to lie elsewhere than in the operator's.
     passed_checks: collects the names of the checks that launches were put to and passed.
     known:   batches of earlier fixtures of this operator on this device, for this one to use and to add to.
     in_place: whether the arrays that the operator names as ``in_place`` are inputs and outputs at once.
@@ -91,6 +91,7 @@ class Fixture:
         shift: int = 0,
         passed_checks: set[str] | None = None,
         row_strides: Mapping[str, int] = MappingProxyType({}),
+        output_strides: Mapping[str, int] = MappingProxyType({}),
         known: dict[Any, Batch] | None = None,
         placement: int | None = None,
         in_place: bool = False,
@@ -98,7 +99,7 @@ class Fixture:
         self.operator, self.point, self.device = operator, point, device
         self.passed_checks = set() if passed_checks is None else passed_checks
         arena = None if placement is None else Arena(device, placement)
-        self.outputs = outputs or Guard(operator.make_outputs(point), device, shift, arena=arena)
+        self.outputs = outputs or Guard(operator.make_outputs(point), device, shift, output_strides, arena)
         known = {} if known is None else known
         if isinstance(batches, int):
             batches = [self._made(seed + i, edit, known) for i in range(batches)]

@@ -101,7 +101,8 @@ def triton_uniform(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     skip=_exact_uniform_batch,
 )
 def copy_bounded_by_destination(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return _launch_uniform(point, x, out, x.num_decode_tokens, out.block_table.stride(0))
+    columns = out.block_table.shape[1]  # the stride of vLLM's contiguous table; far rows would make it gigabytes
+    return _launch_uniform(point, x, out, x.num_decode_tokens, columns)
 
 
 @variant(
@@ -193,8 +194,10 @@ def flatten_rows(
             if out.request_lens is not None:
                 tl.store(out.request_lens + request, seq_len)
             inside = (lanes < n.columns) & (lanes * BLOCK_SIZE < seq_len)
-            for j in range(rows):
-                tl.store(first + j * table_stride + lanes, entries, mask=inside)
+            target = first  # an offset of j rows would have 32 bits
+            for _ in range(rows):
+                tl.store(target + lanes, entries, mask=inside)
+                target += table_stride
             begin += strips * COLUMNS
         # ceil(seq_len / BLOCK_SIZE) without a sum that overflows near 2^31. It is 1 for an empty request, which is
         # harmless: a later strip never begins at column 0.
@@ -203,8 +206,10 @@ def flatten_rows(
             for column in range(begin, used, strips * COLUMNS):
                 inside = column + lanes < used
                 entries = tl.load(row + column + lanes, mask=inside, other=0)
-                for j in range(rows):
-                    tl.store(first + j * table_stride + column + lanes, entries, mask=inside)
+                target = first + column
+                for _ in range(rows):
+                    tl.store(target + lanes, entries, mask=inside)
+                    target += table_stride
     else:
         actual = tl.load(query_start_loc + n.num_reqs)
         token = ((request - n.num_reqs) * strips + strip) * COLUMNS + lanes

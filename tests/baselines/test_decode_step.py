@@ -188,7 +188,7 @@ def test_variants_equal_the_reference_on_random_batches(axes, seed):
 @pytest.mark.parametrize(
     ("name", "path", "harmless"),
     [
-        ("schedule_of_requests", "flatten", {"B=1, one token", "L = 1"}),
+        ("schedule_of_requests", "flatten", {"B=1, one token", "L = 1", "rows of three strips-two strips"}),
         ("schedule_of_tokens", "native", {"B=1, one token, native", "L = 1, native"}),
     ],
 )

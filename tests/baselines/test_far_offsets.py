@@ -1,4 +1,4 @@
-"""Offsets beyond 2^31: caches and pools of many GiB, of which a test touches a few pages.
+"""Offsets beyond 2^31: caches, pools, histories and tables of many GiB, of which a test touches a few pages.
 
 On a CPU they are sparse files, mapped; on a GPU real memory, where there is enough. In front of what a kernel is given
 lies as much as 32-bit arithmetic could fall back by, so that an offset which wraps reads other contents instead of
@@ -8,8 +8,11 @@ ending the process.
 import pytest
 import torch
 
+from baselines.gather_block_tables.operator import operator as gather_tables
 from baselines.k_quant_gather.operator import operator as gather
 from baselines.mamba_state_copy.operator import operator as copy
+from baselines.post_update.operator import operator as update
+from baselines.workloads import request_slots as slots
 from tests.runnable import DEVICE, healthy, on_device
 
 #: Elements by which an int32 offset that wrapped can lie in front of its tensor; bytes, where elements are copied in
@@ -84,3 +87,40 @@ def test_slots_of_a_pool_lie_beyond_32_bits(room):
         for name, pool in whole.items():
             want = torch.where(expected[name].untouched, getattr(near, name), expected[name].value)
             assert torch.equal(pool[:, -held:].cpu(), want), (variant.id, name)
+
+
+def test_histories_of_slots_lie_beyond_32_bits(room):
+    """Five histories of 2^30 tokens each."""
+    near = update.complete({"batch_size": 5, "max_num_seqs": 5, "history_len": 64, "context_len": 40})
+    far = update.complete({**near, "history_len": 2**30})
+    x = update.make_inputs(near, 5)
+    expected = update.reference(near, x)["all_token_ids_device"]
+    whole = room(WRAP + 5 * far.history_len, torch.int32)[WRAP:].view(5, far.history_len)
+    for variant in healthy("post_update"):
+        whole[:, : near.history_len] = -1
+        variant.setup(far, on_device(x), on_device(update.make_outputs(near), all_token_ids_device=whole))()
+        want = torch.where(expected.untouched, -1, expected.value)
+        assert torch.equal(whole[:, : near.history_len].cpu(), want), variant.id
+
+
+def test_rows_of_gathered_tables_lie_beyond_32_bits(room):
+    """Two groups of 24 rows of 2^27 columns each, all of which were filled by the previous step, too."""
+    near = gather_tables.complete({"batch_size": 24, "max_num_seqs": 24, "num_groups": 2, "max_model_len": 1000})
+    far = gather_tables.complete({**near, "max_model_len": near.block_size * 2**27 - 1})
+    x = gather_tables.make_inputs(near, 5)
+    expected = gather_tables.reference(near, x)["block_tables"]
+    size = slots.table_starts(far)[-1]
+    source, target = room(size, torch.int32), room(WRAP + size, torch.int32)[WRAP:]
+    columns = slots.group_widths(near)[0]
+    for wide, narrow in zip(slots.group_tables(far, source), slots.group_tables(near, x.tables), strict=True):
+        wide[:, :columns] = narrow
+    layout = {"starts": torch.tensor(slots.table_starts(far)[:-1]), "widths": torch.tensor(slots.group_widths(far))}
+    layout = {name: tensor.to(DEVICE) for name, tensor in layout.items()}
+    for variant in healthy("gather_block_tables"):
+        if variant.origin.startswith("baselines."):
+            continue  # chains copy whole rows
+        out = gather_tables.make_outputs(near)
+        variant.setup(far, on_device(x, tables=source, **layout), on_device(out, block_tables=target))()
+        parts = (slots.group_tables(near, flat) for flat in (expected.value, expected.may_keep))
+        for wide, value, may_keep in zip(slots.group_tables(far, target), *parts, strict=True):
+            assert torch.equal(wide[:, :columns].cpu()[~may_keep], value[~may_keep]), variant.id

@@ -187,7 +187,7 @@ def test_the_first_and_the_largest_edge_case_run_with_unaligned_buffers_too(devi
     assert rejected == both[wide_from > 1 :]
 
 
-def wraps_at_32_bits(point, x, out):
+def reads_at_32_bits(point, x, out):
     """Reads the table through offsets of 32 bits."""
     source, columns = x.block_table, copied_columns(x, out)
     flat = source.as_strided(((len(source) - 1) * source.stride(0) + columns,), (1,))
@@ -203,18 +203,40 @@ def wraps_at_32_bits(point, x, out):
     return launch
 
 
-def test_rows_beyond_32_bits_are_read():
-    for setup, outcomes in ((merged_chain, {"passed"}), (wraps_at_32_bits, {"mismatch"})):
-        found = list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
-        if not found:
-            pytest.skip("no room for 8 GiB of addresses")
-        assert {finding.status for finding in found} == outcomes
-        assert all(finding.buffers == "far" for finding in found)
+def writes_at_32_bits(point, x, out):
+    """Rows of the expanded table whose offset wraps are written elsewhere."""
+    table, right = out.block_table, merged_chain(point, x, out)
+    lost = torch.arange(len(table), dtype=torch.int32) * table.stride(0) < 0
+
+    def launch():
+        before = table[lost]
+        right()
+        table[lost] = before
+
+    return launch
+
+
+@pytest.mark.parametrize(
+    ("setup", "wrong_at"),
+    [
+        (merged_chain, []),
+        (reads_at_32_bits, ["source stride > W"]),
+        (writes_at_32_bits, ["B = 1, L = 40, T > A", "long rows, L = 33"]),
+    ],
+)
+def test_rows_beyond_32_bits_are_read_and_written(setup, wrong_at):
+    found = list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
+    if len(found) < 3:
+        pytest.skip("no room for 24 GiB of addresses")
+    places = ["B = 1, L = 40, T > A", "long rows, L = 33", "source stride > W"]
+    assert [finding.name for finding in found] == places
+    assert [finding.name for finding in found if finding.status == "mismatch"] == wrong_at
+    assert all(finding.buffers == "far" for finding in found)
 
 
 def test_a_limit_in_far_rows_is_run_at_one_edge_case_only():
     known_failures = {"*, rows beyond 2^31": "offsets of 32 bits"}
-    wrapping = dataclasses.replace(merged_chain.__variant__, setup=wraps_at_32_bits, known_failures=known_failures)
+    wrapping = dataclasses.replace(merged_chain.__variant__, setup=reads_at_32_bits, known_failures=known_failures)
     assert not list(far_rows(flatten, wrapping, "cpu", 3))
     (place,) = known_failure_places(flatten, wrapping)
     found = list(far_rows(flatten, wrapping, "cpu", 3, only=place))
