@@ -83,16 +83,11 @@ def rank_of(point: Point) -> int:
 @axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step = slots.make_step(point, seed)
-    positions = torch.full((point.max_num_batched_tokens,), slots.UNUSED, dtype=torch.int64)
-    starts = step.query_start_loc.tolist()
-    for b in range(slots.num_real(point)):
-        first = int(step.num_computed_tokens[step.idx_mapping[b]])
-        positions[starts[b] : starts[b + 1]] = torch.arange(first, first + starts[b + 1] - starts[b])
     groups = torch.arange(point.num_groups)
     return Inputs(
         idx_mapping=step.idx_mapping,
         query_start_loc=step.query_start_loc,
-        positions=positions,
+        positions=slots.positions(point, step),
         tables=slots.make_tables(point, step, seed),
         starts=torch.tensor(slots.table_starts(point)[:-1]),
         widths=torch.tensor(slots.group_widths(point)),

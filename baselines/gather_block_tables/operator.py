@@ -74,9 +74,7 @@ class Inputs:
     num_blocks_device: torch.Tensor | None  # [G, R] int32, blocks owned
     num_blocks_host: torch.Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
 
-    @property
-    def num_blocks(self) -> torch.Tensor:
-        return self.num_blocks_host if self.num_blocks_device is None else self.num_blocks_device
+    num_blocks = slots.in_either_memory("num_blocks")
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,6 @@ def rows_to_write(point: Point) -> int:
 
 def make_inputs(point: Point, seed: int) -> Inputs:
     step = slots.make_step(point, seed)
-    owned, on_device = slots.num_blocks(point, step), point.memory == "device"
     return Inputs(
         idx_mapping=step.idx_mapping[: slots.num_real(point)].clone(),
         tables=slots.make_tables(point, step, seed),
@@ -106,8 +103,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         widths=torch.tensor(slots.group_widths(point)),
         block_sizes=int32(slots.group_block_sizes(point)),
         reach=int32(reaches(point)),
-        num_blocks_device=owned if on_device else None,
-        num_blocks_host=None if on_device else owned,
+        **slots.placed(point, num_blocks=slots.num_blocks(point, step)),
     )
 
 

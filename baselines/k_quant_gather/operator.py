@@ -30,7 +30,7 @@ import torch
 
 from baselines.k_quant_gather.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
-from baselines.workloads.decode_batch import make_block_table
+from baselines.workloads.decode_batch import make_block_table, table_bytes
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
@@ -204,7 +204,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 def input_bytes(point: Point) -> int:
     blocks, stride = _cache_shape(point)
-    return blocks * stride + 4 * point.batch_size * (point.table_columns + point.table_padding)
+    return blocks * stride + table_bytes(point)
 
 
 operator = Operator.of_module(

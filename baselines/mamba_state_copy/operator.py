@@ -36,15 +36,21 @@ vLLM 0.22 decides on the host and builds lists of pointers (request x layer x st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from baselines.mamba_state_copy.cases import EDGE_CASES, SEQUENCES
-from baselines.workloads import axes
+from baselines.workloads import axes, request_slots
 from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, int32, make_batch
+from baselines.workloads.decode_batch import (
+    NULL_BLOCK_ID,
+    UNUSED_BLOCK_ID,
+    accepted_drafts,
+    int32,
+    make_batch,
+)
 from baselines.workloads.integers import cdiv
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
@@ -204,7 +210,7 @@ def make_step(point: Point, seed: int) -> Step:
     before = point.phase == "before_forward"
     tokens = batch.decode_lens.numpy().astype(np.int64)
     drawn = batch.seq_lens.numpy().astype(np.int64) - tokens
-    accepted = mamba.num_accepted(rng, point.acceptance, count, k)
+    accepted = 1 + accepted_drafts(rng, point.acceptance, count, k)
     # A crossing request passes the boundary at block * size tokens.
     block = np.maximum(np.minimum(drawn // size, (point.max_model_len - tokens) // size), 1)
     if before:
@@ -274,10 +280,9 @@ def with_host_copies(**tensors: torch.Tensor) -> Inputs:
     return Inputs(**tensors, **{f"{name}_cpu": tensors[name].to("cpu", copy=True) for name in HOST_COPIES})
 
 
-def _inputs_by_slot(point: Point, seed: int) -> Inputs:
-    """The same step, its requests in slots; requests without a state have a column of -1 in both runners' inputs."""
-    step, rng = make_step(point, seed), np.random.default_rng([seed, 8])
-    rows, capacity = point.batch_size, point.max_num_seqs
+def _kept_by_slot(point: Point, step: Step, seed: int) -> dict[str, torch.Tensor]:
+    """Inputs that differ with the step's requests in slots; a request without a state has a column of -1, as by row."""
+    rng, rows, capacity = np.random.default_rng([seed, 8]), point.batch_size, point.max_num_seqs
     idx_mapping = rng.permutation(capacity)[:rows]
     tokens, accepted = torch.diff(step.query_start_loc), step.num_accepted
     computed = (
@@ -290,39 +295,34 @@ def _inputs_by_slot(point: Point, seed: int) -> Inputs:
         tables[g, idx_mapping, :width] = make_table(point, step, seed + 1000 * g)
 
     def placed(values: torch.Tensor) -> torch.Tensor:
-        array = torch.full((capacity,), UNUSED_BLOCK_ID, dtype=torch.int32)
-        array[idx_mapping] = values
-        return array
+        return request_slots.by_slot(idx_mapping, values.numpy(), capacity, unused=UNUSED_BLOCK_ID)
 
-    conv_states, ssm_states = make_pools(point, seed)
-    x = with_host_copies(
-        seq_lens=step.seq_lens,
-        query_start_loc=step.query_start_loc,
-        num_accepted_tokens=placed(accepted),
-        state_columns=placed(step.state_columns),
-        num_draft_tokens=step.num_drafts,
-        block_table=tables[:, :, :width],
-        conv_states=conv_states,
-        ssm_states=ssm_states,
-    )
-    slots = torch.from_numpy(np.where(step.seq_lens.numpy() > 0, idx_mapping, -1))
-    return replace(x, idx_mapping=slots, num_computed_tokens=placed(computed))
+    return {
+        "num_accepted_tokens": placed(accepted),
+        "state_columns": placed(step.state_columns),
+        "block_table": tables[:, :, :width],
+        "idx_mapping": torch.from_numpy(np.where(step.seq_lens.numpy() > 0, idx_mapping, -1)),
+        "num_computed_tokens": placed(computed),
+    }
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
+    step, (conv_states, ssm_states) = make_step(point, seed), make_pools(point, seed)
     if by_slot(point):
-        return _inputs_by_slot(point, seed)
-    step = make_step(point, seed)
-    conv_states, ssm_states = make_pools(point, seed)
+        kept = _kept_by_slot(point, step, seed)
+    else:
+        kept = {
+            "num_accepted_tokens": step.num_accepted,
+            "state_columns": step.state_columns,
+            "block_table": make_table(point, step, seed),
+        }
     return with_host_copies(
         seq_lens=step.seq_lens,
         query_start_loc=step.query_start_loc,
-        num_accepted_tokens=step.num_accepted,
-        state_columns=step.state_columns,
         num_draft_tokens=step.num_drafts,
-        block_table=make_table(point, step, seed),
         conv_states=conv_states,
         ssm_states=ssm_states,
+        **kept,
     )
 
 
