@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.compute_slot_mappings.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.compute_slot_mappings.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -150,6 +150,4 @@ operator = Operator.of_module(
     summary="KV-cache slot of every token in all KV cache groups, -1 past the last token",
     indices={"slot_mappings": ("g", "t")},
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
 )

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.draft_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.draft_inputs.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import accepted_drafts, int32
@@ -50,15 +50,7 @@ DRAFT_PASS = Axis(
 ADVANCE = Axis("advance", axes.choice("yes", "no"), "yes", "whether positions advance from pass to pass")
 HIDDEN_SIZE = Axis("hidden_size", axes.whole(1), 7168, "2-byte values of a hidden row, copied by later passes")
 AXES = slots.bounded(
-    axes.BATCH_SIZE,
-    axes.NEXT_N,
-    axes.MAX_DECODE_LEN,
-    axes.DECODE_LEN,
-    axes.CONTEXT_LEN,
-    axes.MAX_MODEL_LEN,
-    slots.PREFILLS,
-    slots.PREFILL_LEN,
-    slots.MAX_NUM_SEQS,
+    *slots.REAL_STEP,
     DRAFT_PASS,
     ADVANCE,
     axes.ACCEPTANCE,
@@ -249,7 +241,5 @@ operator = Operator.of_module(
     __name__,
     summary="inputs of a drafter's passes: tokens shifted by one, then one token per request and pass",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -29,7 +29,7 @@ import torch
 
 from baselines.compute_slot_mappings import operator as compute_slot_mappings
 from baselines.draft_inputs import operator as draft_inputs
-from baselines.draft_passes.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.draft_passes.cases import CONTENTS
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from baselines.workloads import axes
@@ -250,7 +250,5 @@ operator = Operator.of_module(
     summary="metadata of a drafter's passes 2 .. k at once: positions, lengths, keys, slots, the indexer's schedules",
     indices={"slot_mappings": ("i", "g", "b")},
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from baselines.gather_block_tables.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -160,7 +159,5 @@ operator = Operator.of_module(
     __name__,
     summary="block tables by request slot -> batch order, windows masked, stale rows cleared",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.k_quant_gather.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import make_block_table, table_bytes
 from baselines.workloads.integers import cdiv
@@ -211,8 +210,6 @@ operator = Operator.of_module(
     __name__,
     summary="values and scales of a prefill chunk's index keys, from the paged fp8 cache into contiguous workspaces",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     phase="prefill",
     redundant=lambda p: "a batch of one request is uniform" if p.batch_size == 1 and p.seq_lens == "ragged" else None,
 )

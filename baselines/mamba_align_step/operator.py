@@ -32,7 +32,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.mamba_align_step.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.context_lengths import plain
@@ -239,7 +238,5 @@ operator = Operator.of_module(
     __name__,
     summary="columns, state slots of all groups and moves of recurrent states, by request slot",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from baselines.post_update.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.post_update.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import accepted_drafts, int32
@@ -162,22 +162,16 @@ def make_outputs(point: Point) -> Outputs:
 
 def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     rows = {"num_sampled": out.num_sampled[: point.batch_size], "num_rejected": out.num_rejected[: point.batch_size]}
-    slots_of = {
-        name: getattr(out, name)
-        for name in (
-            "num_computed_tokens",
-            "total_len",
-            "last_sampled_tokens",
-            "num_accepted_tokens",
-            "draft_tokens",
-            "output_bin_counts",
-        )
-    }
-    return (
-        rows
-        | {name: view for name, view in slots_of.items() if view is not None}
-        | {"all_token_ids": out.all_token_ids}
+    by_slot = (
+        "num_computed_tokens",
+        "total_len",
+        "last_sampled_tokens",
+        "num_accepted_tokens",
+        "draft_tokens",
+        "output_bin_counts",
+        "all_token_ids",
     )
+    return rows | {name: view for name in by_slot if (view := getattr(out, name)) is not None}
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -255,6 +249,4 @@ operator = Operator.of_module(
     __name__,
     summary="sampled tokens -> counts, history, penalties and last tokens of the request slots",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
 )

@@ -44,7 +44,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.seq_lens_update.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
 from baselines.workloads.decode_batch import accepted_drafts, int32, query_lens
@@ -321,6 +320,4 @@ operator = Operator.of_module(
     summary="accepted tokens of the previous step -> computed counts, lengths and positions on the device, "
     "a bound on the host",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
 )

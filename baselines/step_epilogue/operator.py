@@ -24,7 +24,6 @@ import torch
 from baselines.draft_inputs import operator as draft_inputs
 from baselines.mamba_align_step import operator as mamba_align_step
 from baselines.post_update import operator as post_update
-from baselines.step_epilogue.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.composition import Composition, Part, part_point
@@ -155,7 +154,5 @@ operator = Operator.of_module(
     __name__,
     summary="what a sampled step leaves behind: counts, state of the slots, the drafter's first inputs, states to move",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

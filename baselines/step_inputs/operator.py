@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.step_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.step_inputs.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -52,15 +52,7 @@ PROMPT_ROWS = Axis(
 )
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of prompt and output that a slot holds")
 AXES = slots.bounded(
-    axes.BATCH_SIZE,
-    axes.NEXT_N,
-    axes.MAX_DECODE_LEN,
-    axes.DECODE_LEN,
-    axes.CONTEXT_LEN,
-    axes.MAX_MODEL_LEN,
-    slots.PREFILLS,
-    slots.PREFILL_LEN,
-    slots.MAX_NUM_SEQS,
+    *slots.REAL_STEP,
     NEW_TOKENS,
     LOOK_AHEAD,
     PROMPT_ROWS,
@@ -243,7 +235,5 @@ operator = Operator.of_module(
     __name__,
     summary="positions, lengths, input tokens and logit rows of a step, from the request slots",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -39,7 +39,6 @@ from baselines.decode_step import operator as decode_step
 from baselines.gather_block_tables import operator as gather_block_tables
 from baselines.mamba_align_step import operator as mamba_align_step
 from baselines.step_inputs import operator as step_inputs
-from baselines.step_prologue.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.composition import Composition, Part, part_point
@@ -273,7 +272,5 @@ operator = Operator.of_module(
     summary="all metadata before the forward pass, from the request slots: inputs, tables, slots, states, indexer",
     indices={"slot_mappings": ("g", "t")},
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

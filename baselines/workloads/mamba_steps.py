@@ -77,9 +77,6 @@ RULES = (
     axes.CONTEXT_FITS,
     axes.ROW_FITS,
 )
-SEQS_FIT = Rule(
-    "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.batch_size <= p.max_num_seqs
-)
 
 
 @dataclass(frozen=True)

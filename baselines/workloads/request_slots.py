@@ -72,7 +72,19 @@ STEP = (
     PREFILL_LEN,
     MAX_NUM_SEQS,
 )
-#: The same without idle ranks.
+#: The same without padding, of operators whose rows are all real.
+REAL_STEP = (
+    axes.BATCH_SIZE,
+    axes.NEXT_N,
+    axes.MAX_DECODE_LEN,
+    axes.DECODE_LEN,
+    axes.CONTEXT_LEN,
+    axes.MAX_MODEL_LEN,
+    PREFILLS,
+    PREFILL_LEN,
+    MAX_NUM_SEQS,
+)
+#: With padding, but without idle ranks.
 BUSY_STEP = tuple(axes.PADDING if axis is PADDING else axis for axis in STEP)
 #: Sizes worth verifying of an operator over request slots: more rows and tokens than 14 and 16 bits count, and a
 #: reference in Python still takes less than a second.
