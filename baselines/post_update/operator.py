@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -50,10 +49,7 @@ PENALTIES = Axis("penalties", axes.choice("off", "on"), "off", "whether tokens a
 NEW_DRAFTS = Axis("new_drafts", axes.choice("no", "yes"), "no", "whether drafts arrive with the tokens")
 
 
-def _vocab_size(value: Any) -> int:
-    return axes.whole(1)(value)
-
-
+_vocab_size = axes.whole(1)
 #: The last is DeepSeek's, with ids of 17 bits, whose rows of counts leave no room for many requests.
 _vocab_size.examples = (9, 1027, 129280)
 VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
