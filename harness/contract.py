@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from importlib import import_module
+from importlib.util import find_spec
 from inspect import isfunction
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -200,11 +202,13 @@ class Operator:
     @classmethod
     def of_module(cls, module: str, **declared: Any) -> Operator:
         """The operator of ``baselines/<name>/operator.py``: its functions are those of the file that have their names,
-        and its axes and rules AXES and RULES of that file.
+        its axes and rules AXES and RULES of that file, its edge cases and sequences EDGE_CASES and SEQUENCES of
+        ``cases.py`` beside it, or of the same file.
 
         module: ``__name__`` of the file. declared: the other fields, or those that differ.
         """
-        own = vars(sys.modules[module])
+        cases = f"{module.rpartition('.')[0]}.cases"
+        own = (vars(import_module(cases)) if find_spec(cases) else {}) | vars(sys.modules[module])
         functions = (
             "make_inputs",
             "make_outputs",

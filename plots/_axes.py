@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from harness.analysis.cache_states import HOT
-from harness.analysis.stats import is_plausible
+from harness.analysis.stats import Interval, is_plausible
 from plots._panels import Panel, by_operator, gpus_of
-from plots._style import LABEL_PT, TITLE_PT, WIDTH_IN, new_figure
+from plots._style import LABEL_PT, WIDTH_IN, new_figure
 
 PANEL_HEIGHT_IN = 3.1
 #: More GPUs than this do not fit beside each other.
@@ -40,8 +42,7 @@ def panel_grid(panels: Sequence[Panel], title: str, max_columns: int = 3) -> tup
         columns = math.ceil(most / math.ceil(most / max_columns))  # four panels in two rows of two
         for group in devices.values():
             rows += [group[start : start + columns] for start in range(0, len(group), columns)]
-    figure = new_figure(0.4 + PANEL_HEIGHT_IN * len(rows))
-    figure.suptitle(title, fontsize=TITLE_PT)
+    figure = new_figure(0.4 + PANEL_HEIGHT_IN * len(rows), title)
     grid = figure.add_gridspec(len(rows), max(map(len, rows)))
     axes = {
         id(panel): figure.add_subplot(grid[row, column])
@@ -76,6 +77,29 @@ def panel_title(panel: Panel, detail: str, width_in: float, where: str | None = 
 
 def title_panel(ax: Axes, panel: Panel, detail: str) -> None:
     ax.set_title(panel_title(panel, detail, WIDTH_IN / ax.get_gridspec().ncols), fontsize=LABEL_PT)
+
+
+def draw_intervals(ax: Axes, x: Sequence[float], intervals: Sequence[Interval], **style: Any) -> ErrorbarContainer:
+    """Medians as dots, with error bars."""
+    medians = [one.median for one in intervals]
+    errors = [one.median - one.low for one in intervals], [one.high - one.median for one in intervals]
+    return ax.errorbar(x, medians, yerr=errors, **{"markersize": 5, "capsize": 2} | style)
+
+
+def style_changes(ax: Axes, margin: float = 0.12) -> None:
+    """The line of no change, a grid, and room around the dots, as a share of the axis."""
+    ax.axhline(0, color="black", linewidth=0.8)
+    ax.tick_params(axis="y", labelsize=LABEL_PT)
+    ax.margins(y=margin)
+    ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
+
+
+def same_y(axes: Sequence[Axes]) -> None:
+    """One scale for several panels, with 0 in it."""
+    limits = [ax.get_ylim() for ax in axes]
+    low, high = min(0.0, *(low for low, _ in limits)), max(0.0, *(high for _, high in limits))
+    for ax in axes:
+        ax.set_ylim(low, high)
 
 
 def x_label(axis: str) -> str:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.container import ErrorbarContainer
 
 from harness.analysis.decode_loop import Delta, Metric, by_point, delta, is_measured, reference_of
-from harness.analysis.stats import Interval
 from harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
@@ -139,31 +137,6 @@ def loop_caption(panels: Iterable[LoopPanel], stacks: Collection[str] = ()) -> s
     ]
     lines = [*dict.fromkeys(variants), *loop_known_failure_warnings(loops), environment_caption(runs_of(panels))]
     return "\n".join(lines)
-
-
-def draw_changes(
-    ax: Axes, x: Sequence[float], changes: Sequence[Interval], style: Mapping[str, Any], **more: Any
-) -> ErrorbarContainer:
-    """The dots of one stack with their intervals. style: its color and marker."""
-    medians = [one.median for one in changes]
-    below, above = [one.median - one.low for one in changes], [one.high - one.median for one in changes]
-    return ax.errorbar(x, medians, yerr=[below, above], **style, markersize=5, capsize=2, **more)
-
-
-def style_changes(ax: Axes) -> None:
-    """The line of no change, a grid, and room around the dots."""
-    ax.axhline(0, color="black", linewidth=0.8)
-    ax.tick_params(axis="y", labelsize=LABEL_PT)
-    ax.margins(y=0.12)
-    ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
-
-
-def same_y(axes: Sequence[Axes]) -> None:
-    """One scale for a row of panels, with 0 in it."""
-    limits = [ax.get_ylim() for ax in axes]
-    low, high = min(0.0, *(low for low, _ in limits)), max(0.0, *(high for _, high in limits))
-    for ax in axes:
-        ax.set_ylim(low, high)
 
 
 #: What the host does under a scheduling.

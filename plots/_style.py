@@ -108,10 +108,21 @@ def environment_caption(runs: Iterable[Run]) -> str:
     return "\n".join(f"{', '.join(dict.fromkeys(of_runs))} — {where}" for where, of_runs in names.items())
 
 
-def new_figure(height_in: float) -> Figure:
-    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
+def new_figure(height_in: float, title: str = "", width_in: float = WIDTH_IN) -> Figure:
+    figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(title, fontsize=TITLE_PT)
     return figure
+
+
+def finish(fig: Figure, handles: Mapping[str, Any], text: str, runs: Iterable[Run]) -> Figure:
+    """The figure with a legend, a caption, and a warning where one of its runs is not calibrated."""
+    if handles:
+        legend_below(fig, handles)
+    caption(fig, text)
+    mark_uncalibrated(fig, runs)
+    return fig
 
 
 def legend_below(fig: Figure, handles: Mapping[str, Any]) -> None:

@@ -13,16 +13,7 @@ from matplotlib.figure import Figure
 from harness.analysis.cache_states import CHASE_LABELS, chase_medians
 from harness.analysis.estimators import ESTIMATORS, RESIDUAL, residuals
 from harness.records.schema import Calibration, Run
-from plots._style import (
-    LABEL_PT,
-    SMALL_PT,
-    TITLE_PT,
-    caption,
-    environment_caption,
-    legend_below,
-    mark_uncalibrated,
-    new_figure,
-)
+from plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, new_figure
 
 #: Colours of the estimators, in their order (Okabe-Ito).
 STYLES = (
@@ -41,8 +32,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     shared: dict[bytes, list[Run]] = {}  # the configurations of one command share a calibration
     for run in calibrated:
         shared.setdefault(msgspec.json.encode(run.header.calibration), []).append(run)
-    fig = new_figure(0.5 + 2.9 * len(shared))
-    fig.suptitle("Timer error on kernels of known duration", fontsize=TITLE_PT)
+    fig = new_figure(0.5 + 2.9 * len(shared), "Timer error on kernels of known duration")
     rows = fig.subplots(len(shared), 2, squeeze=False, width_ratios=(2, 1))
     handles: dict[str, object] = {}
     for (left, right), group in zip(rows, shared.values(), strict=True):
@@ -50,15 +40,11 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         name = f"{header.environment.gpu}, {', '.join(run.header.name for run in group)}"
         handles |= _draw_residuals(left, header.calibration, name)
         _draw_chases(right, header.calibration)
-    legend_below(fig, handles)
-    caption(
-        fig,
+    note = (
         "A spin kernel reads its own duration off the GPU's global timer. Residual: measured minus true, without each "
         f"estimator's constant per launch (median over the spins). Band: {RESIDUAL}.\n"
-        + environment_caption(calibrated),
     )
-    mark_uncalibrated(fig, calibrated)
-    return fig
+    return finish(fig, handles, note + environment_caption(calibrated), calibrated)
 
 
 def _draw_residuals(ax: Axes, calibration: Calibration, title: str) -> dict[str, object]:

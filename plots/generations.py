@@ -23,16 +23,7 @@ from harness.wording import signed, significant
 from plots._axes import plain, round_numbers
 from plots._by_gpu import GpuStyles
 from plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
-from plots._style import (
-    LABEL_PT,
-    SMALL_PT,
-    TITLE_PT,
-    caption,
-    environment_caption,
-    legend_below,
-    mark_uncalibrated,
-    new_figure,
-)
+from plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, new_figure
 
 #: The points shown are those with the number of requests that is nearest to this one.
 REQUESTS = 128
@@ -67,8 +58,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     styles = GpuStyles(found)
     colours = {panel.device: styles.colour(panel) for panel in found}
     row_in = LINE_IN * len(colours) + GAP_IN
-    fig = new_figure(0.9 + row_in * len(rows))
-    fig.suptitle(f"What another GPU changes, at the batch size nearest to {REQUESTS}", fontsize=TITLE_PT)
+    title = f"What another GPU changes, at the batch size nearest to {REQUESTS}"
+    fig = new_figure(0.9 + row_in * len(rows), title)
     columns = 2 if any(row.deltas for row in rows) else 1
     axes = fig.subplots(1, columns, sharey=True, width_ratios=(5, 3)[:columns], squeeze=False)[0]
     for draw, ax in zip((_draw_times, _draw_itl), axes, strict=False):
@@ -83,15 +74,13 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     axes[0].set_ylim(row_in * len(rows), 0)
     dot = {"color": "#555555", "marker": "o", "linestyle": "none"}
     dots = {"baseline": Line2D([], [], **dot, fillstyle="none"), "fastest other variant": Line2D([], [], **dot)}
-    legend_below(fig, styles.handles([]) | dots)
     notes = [f"in brackets: against {next(iter(colours))}"]
     if columns == 2:
         notes.append(f"ITL: modelled from {QUEUED}, async scheduling, calls per step as configured; 95 % intervals")
     for label in dict.fromkeys(row.label for row in rows):
         notes.append(f"{label}: {', '.join(row.panel.operator for row in rows if row.label == label)}")
-    caption(fig, "\n".join([*notes, known_failures_caption(found) + environment_caption(runs_of(found))]))
-    mark_uncalibrated(fig, runs_of(found))
-    return fig
+    text = "\n".join([*notes, known_failures_caption(found) + environment_caption(runs_of(found))])
+    return finish(fig, styles.handles([]) | dots, text, runs_of(found))
 
 
 def _row(group: Sequence[Panel]) -> _Row | None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from harness.analysis.history import History, Series
 from harness.analysis.stats import median_us
 from harness.wording import signed
-from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, environment_caption, new_figure, save
+from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, new_figure, save
 
 #: Panels of the figure: two screens at 880 px.
 COLUMNS, MAX_PANELS = 3, 12
@@ -35,8 +35,7 @@ def draw(history: History, stem: Path) -> list[Path]:
 def figure(history: History) -> Figure:
     shown = chosen(history)
     rows = math.ceil(len(shown) / COLUMNS)
-    fig = new_figure(0.5 + PANEL_IN * rows)
-    fig.suptitle(_title(history, shown), fontsize=TITLE_PT)
+    fig = new_figure(0.5 + PANEL_IN * rows, _title(history, shown))
     for number, series in enumerate(shown):
         _panel(fig.add_subplot(rows, COLUMNS, number + 1), history, series)
     runs = [run for state in history.states for run in state.runs]

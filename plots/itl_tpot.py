@@ -16,18 +16,19 @@ from matplotlib.figure import Figure
 from harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
 from harness.records.schema import Run
 from harness.wording import signed
-from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
+from plots._axes import (
+    draw_intervals,
+    inner_width,
+    panel_grid,
+    plain,
+    same_y,
+    style_changes,
+    title_panel,
+    x_label,
+)
 from plots._by_gpu import GpuStyles, title_shared
 from plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
-from plots._style import (
-    LABEL_PT,
-    SMALL_PT,
-    caption,
-    environment_caption,
-    legend_below,
-    mark_uncalibrated,
-    variant_style,
-)
+from plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, variant_style
 
 #: Width of the dots of a batch size, as a share of the distance between two batch sizes.
 SPREAD = 0.6
@@ -64,14 +65,11 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
         else:
             title_panel(ax, of_axes[0].panel, details[0])
     for group in groups:
-        limits = [of_drawing[id(one)].get_ylim() for one in group]
-        for one in group:
-            of_drawing[id(one)].set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-    legend_below(fig, styles.handles(list(handles)) if styles else handles)
+        same_y([of_drawing[id(one)] for one in group])
+    handles = styles.handles(list(handles)) if styles else handles
     all_panels = [one.panel for one in found]
-    caption(fig, known_failures_caption(all_panels) + environment_caption(runs_of(all_panels)))
-    mark_uncalibrated(fig, runs_of(all_panels))
-    return fig
+    text = known_failures_caption(all_panels) + environment_caption(runs_of(all_panels))
+    return finish(fig, handles, text, runs_of(all_panels))
 
 
 @dataclass(frozen=True)
@@ -132,30 +130,17 @@ def _draw_panel(ax: Axes, drawings: Sequence[_Drawing], styles: GpuStyles | None
     ]
     for number, (one, variant) in enumerate(rows):
         offset = SPREAD * ((number + 0.5) / len(rows) - 0.5)
-        dots = [
-            (sizes.index(x) + offset, of_point[variant].tpot_us)
-            for x, of_point in one.deltas.items()
-            if variant in of_point
-        ]
+        tpots = {x: of_point[variant].tpot_us for x, of_point in one.deltas.items() if variant in of_point}
         style = (styles.of(one.panel, variant) if styles else variant_style(variant)) | {"linestyle": "none"}
-        handles[one.panel.marked(variant)] = ax.errorbar(
-            [x for x, _ in dots],
-            [tpot.median for _, tpot in dots],
-            yerr=[[tpot.median - tpot.low for _, tpot in dots], [tpot.high - tpot.median for _, tpot in dots]],
-            **style,
-            markersize=5,
-            capsize=2,
-        )
-    ax.axhline(0, color="black", linewidth=0.8)
+        places = [sizes.index(x) + offset for x in tpots]
+        handles[one.panel.marked(variant)] = draw_intervals(ax, places, list(tpots.values()), **style)
+    style_changes(ax, margin=0.1)
     ax.set_xlim(-0.5, len(sizes) - 0.5)
     # A number at each batch size, or at every second or third of them, so that they do not overlap.
     shown = range(0, len(sizes), math.ceil(len(sizes) * TICK_IN / inner_width(ax)))
     ax.set_xticks(shown, [plain(sizes[x]) for x in shown], fontsize=LABEL_PT)
     ax.set_xlabel(x_label(first.panel.x_axis()), fontsize=LABEL_PT)
     ax.set_ylabel("change of TPOT (µs per output token)", fontsize=LABEL_PT)
-    ax.tick_params(axis="y", labelsize=LABEL_PT)
-    ax.margins(y=0.1)
-    ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
     if len(drawings) == 1:
         lowest = [
             min(of_point.values(), key=lambda delta: delta.tpot_us.median).percent.median

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from harness.analysis import stats
 from harness.analysis.estimators import AGREEMENT, disagreement
 from harness.records.schema import Run
-from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
+from plots._axes import draw_intervals, log_x, log_y, panel_grid, title_panel, x_label
 from plots._by_gpu import GpuStyles, title_shared
 from plots._panels import (
     Panel,
@@ -27,16 +27,7 @@ from plots._panels import (
     panels,
     runs_of,
 )
-from plots._style import (
-    COPY_BOUND_STYLE,
-    HALO_STYLE,
-    LABEL_PT,
-    caption,
-    environment_caption,
-    legend_below,
-    mark_uncalibrated,
-    variant_style,
-)
+from plots._style import COPY_BOUND_STYLE, HALO_STYLE, LABEL_PT, environment_caption, finish, variant_style
 
 #: A ring around medians on which the estimators disagree.
 DISAGREE = "estimators disagree"
@@ -69,22 +60,16 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
                 title_panel(ax, panel, one.slice_name)
         if styles:
             title_shared(places[0], group, [one.slice_name for one in drawn])
-    if styles:
-        handles = styles.handles([name for name in handles if name not in (DISAGREE, "copy bound")]) | {
-            name: handles[name] for name in (DISAGREE, "copy bound") if name in handles
-        }
-    for last in (DISAGREE, "copy bound"):
-        handles |= {last: handles.pop(last)} if last in handles else {}
-    legend_below(fig, handles)
+    last = {name: handles.pop(name) for name in (DISAGREE, "copy bound") if name in handles}
+    handles = (styles.handles(list(handles)) if styles else handles) | last
     note = f"{stats.COPY_BOUND}\n" if "copy bound" in handles else ""
     if DISAGREE in handles:
         note += (
             f"{DISAGREE}: graph slope, queued events and CUPTI differ by more than {AGREEMENT} "
             "and by more than the uncertainty of their constants\n"
         )
-    caption(fig, note + known_failures_caption(found) + environment_caption(runs_of(found)))
-    mark_uncalibrated(fig, runs_of(found))
-    return fig
+    text = note + known_failures_caption(found) + environment_caption(runs_of(found))
+    return finish(fig, handles, text, runs_of(found))
 
 
 @dataclass(frozen=True)
@@ -113,15 +98,8 @@ def _draw_panel(ax: Axes, panel: Panel, styles: GpuStyles | None) -> _Drawn:
             ax.plot(list(times), list(times.values()), **style, **HALO_STYLE)
             style["zorder"] = HALO_STYLE["zorder"]
         drawn.append(times)
-        handles[panel.marked(variant)] = ax.errorbar(
-            list(times),
-            list(times.values()),
-            yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],
-            **style,
-            markersize=4.5,
-            linewidth=1.3,
-            capsize=2,
-        )
+        style |= {"markersize": 4.5, "linewidth": 1.3}
+        handles[panel.marked(variant)] = draw_intervals(ax, list(times), intervals, **style)
         ringed = [
             (x, us)
             for point, (x, us) in zip(timed, times.items(), strict=True)

@@ -14,27 +14,9 @@ from matplotlib.figure import Figure
 from harness.analysis.decode_loop import Delta
 from harness.records.schema import Run
 from harness.wording import signed
-from plots._loops import (
-    SCHEDULINGS,
-    LoopPanel,
-    draw_changes,
-    loop_caption,
-    loop_panels,
-    runs_of,
-    same_y,
-    stack_styles,
-    style_changes,
-    title_loops,
-)
-from plots._style import (
-    LABEL_PT,
-    SMALL_PT,
-    TITLE_PT,
-    caption,
-    legend_below,
-    mark_uncalibrated,
-    new_figure,
-)
+from plots._axes import draw_intervals, same_y, style_changes
+from plots._loops import SCHEDULINGS, LoopPanel, loop_caption, loop_panels, runs_of, stack_styles, title_loops
+from plots._style import LABEL_PT, SMALL_PT, finish, new_figure
 
 #: Panels side by side; more begin a new band of rows.
 MOST_COLUMNS = 3
@@ -50,14 +32,11 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     if not panels:
         return None
     bands = [panels[i : i + MOST_COLUMNS] for i in range(0, len(panels), MOST_COLUMNS)]
-    schedulings = list(dict.fromkeys(name for panel in panels for name in ("sync", "async") if _has(panel, name)))
+    schedulings = sorted({name for panel in panels for name in panel.schedulings}, reverse=True)
     rows = [(which, scheduling) for scheduling in schedulings for which in METRICS]
     columns = max(map(len, bands))
-    fig = new_figure(0.5 + ROW_IN * len(rows) * len(bands))
-    fig.suptitle(
-        f"Change of ITL and TPOT against {panels[0].marked(panels[0].stacks[0])}, measured in a decode loop",
-        fontsize=TITLE_PT,
-    )
+    title = f"Change of ITL and TPOT against {panels[0].marked(panels[0].stacks[0])}, measured in a decode loop"
+    fig = new_figure(0.5 + ROW_IN * len(rows) * len(bands), title)
     grid = fig.add_gridspec(len(rows) * len(bands), columns)
     styles, handles = stack_styles(panels), {}
     for b, band in enumerate(bands):
@@ -74,16 +53,9 @@ def figure(runs: Sequence[Run]) -> Figure | None:
                 if r == len(rows) - 1:
                     ax.set_xlabel("concurrency (requests)", fontsize=LABEL_PT)
             same_y(drawn)
-    legend_below(fig, handles)
     note = ", ".join(f"{name}: {SCHEDULINGS[name]}" for name in schedulings)
     intervals = "95 % intervals by a bootstrap over blocks of steps; percentages: the fastest stack"
-    caption(fig, f"{intervals}\n{note}\n{loop_caption(panels)}")
-    mark_uncalibrated(fig, runs_of(panels))
-    return fig
-
-
-def _has(panel: LoopPanel, scheduling: str) -> bool:
-    return scheduling in panel.values("scheduling")
+    return finish(fig, handles, f"{intervals}\n{note}\n{loop_caption(panels)}", runs_of(panels))
 
 
 def _draw_panel(
@@ -104,7 +76,7 @@ def _draw_panel(
             if x not in lowest or one.us.median < lowest[x].us.median:
                 lowest[x] = one
         places, us = [x + offset for x in found], [one.us for one in found.values()]
-        handles[panel.marked(stack)] = draw_changes(ax, places, us, styles[stack], linestyle="none")
+        handles[panel.marked(stack)] = draw_intervals(ax, places, us, **styles[stack], linestyle="none")
     style_changes(ax)
     ax.set_xlim(-0.5, len(sizes) - 0.5)
     ax.set_xticks(range(len(sizes)), [str(size) for size in sizes], fontsize=LABEL_PT)

@@ -12,15 +12,7 @@ from harness.analysis.decode_loop import pool
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
 from plots._loops import loop_caption, loop_panels, runs_of, stack_styles, title_loops
-from plots._style import (
-    LABEL_PT,
-    SMALL_PT,
-    TITLE_PT,
-    caption,
-    legend_below,
-    mark_uncalibrated,
-    new_figure,
-)
+from plots._style import LABEL_PT, SMALL_PT, finish, new_figure
 
 ROW_IN = 2.3
 #: The rarest intervals are left out of the range of x, or one of them would hide the others.
@@ -34,8 +26,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         return None
     rows = [(panel, size) for panel in panels for size in _ends(panel.values("concurrency"))]
     columns = max(len(panel.values("scheduling")) for panel in panels)
-    fig = new_figure(0.5 + ROW_IN * len(rows))
-    fig.suptitle("Inter-token latency, measured in a decode loop", fontsize=TITLE_PT)
+    fig = new_figure(0.5 + ROW_IN * len(rows), "Inter-token latency, measured in a decode loop")
     grid = fig.add_gridspec(len(rows), columns)
     styles, handles = stack_styles(panels), {}
     for r, (panel, size) in enumerate(rows):
@@ -55,10 +46,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
                 ax.set_ylabel("share of intervals", fontsize=LABEL_PT)
             if r == len(rows) - 1:
                 ax.set_xlabel("ITL (ms)", fontsize=LABEL_PT)
-    legend_below(fig, handles)
-    caption(fig, f"The longest 0.5 % of the intervals lie outside the panels.\n{loop_caption(panels)}")
-    mark_uncalibrated(fig, runs_of(panels))
-    return fig
+    text = f"The longest 0.5 % of the intervals lie outside the panels.\n{loop_caption(panels)}"
+    return finish(fig, handles, text, runs_of(panels))
 
 
 def _ends(values: Sequence[int]) -> list[int]:

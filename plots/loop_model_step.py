@@ -8,27 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.records.schema import Run
-from plots._axes import plain
+from plots._axes import draw_intervals, plain, same_y, style_changes
 from plots._loops import (
     LoopPanel,
-    draw_changes,
     loop_caption,
     loop_panels,
     runs_of,
-    same_y,
     scheduling_in_words,
     stack_styles,
-    style_changes,
     title_loops,
 )
-from plots._style import (
-    LABEL_PT,
-    TITLE_PT,
-    caption,
-    legend_below,
-    mark_uncalibrated,
-    new_figure,
-)
+from plots._style import LABEL_PT, finish, new_figure
 
 ROW_IN = 2.5
 #: Distance between the dots of two stacks, as a share of the axis, so that equal ones do not hide each other.
@@ -41,11 +31,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     if not panels:
         return None
     columns = max(len(panel.values("scheduling")) for panel in panels)
-    fig = new_figure(0.5 + ROW_IN * len(panels))
-    fig.suptitle(
-        f"Change of ITL against {panels[0].marked(panels[0].stacks[0])} by the time of the model step",
-        fontsize=TITLE_PT,
-    )
+    title = f"Change of ITL against {panels[0].marked(panels[0].stacks[0])} by the time of the model step"
+    fig = new_figure(0.5 + ROW_IN * len(panels), title)
     grid = fig.add_gridspec(len(panels), columns)
     styles, handles = stack_styles(panels), {}
     for r, panel in enumerate(panels):
@@ -60,10 +47,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
                 ax.set_xlabel("model step (ms)", fontsize=LABEL_PT)
             row.append(ax)
         same_y(row)
-    legend_below(fig, handles)
-    caption(fig, f"95 % intervals by a bootstrap over blocks of steps.\n{loop_caption(panels)}")
-    mark_uncalibrated(fig, runs_of(panels))
-    return fig
+    text = f"95 % intervals by a bootstrap over blocks of steps.\n{loop_caption(panels)}"
+    return finish(fig, handles, text, runs_of(panels))
 
 
 def _widest(panel: LoopPanel) -> int:
@@ -84,9 +69,8 @@ def _draw(ax: Axes, panel: LoopPanel, concurrency: int, scheduling: str, styles:
             if one := panel.delta(stack, "itl_us", **at):
                 found[step_us / 1000 + apart * number] = one.us
         if found:
-            handles[panel.marked(stack)] = draw_changes(
-                ax, list(found), list(found.values()), styles[stack], linewidth=1.2
-            )
+            style = styles[stack] | {"linewidth": 1.2}
+            handles[panel.marked(stack)] = draw_intervals(ax, list(found), list(found.values()), **style)
     ax.set_xticks(steps, [plain(step) for step in steps], fontsize=LABEL_PT)
     style_changes(ax)
     return handles

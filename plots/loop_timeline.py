@@ -17,14 +17,7 @@ from harness.records.decode_loop import Loop, LoopSpan
 from harness.records.schema import Run
 from plots._lanes import EDGE_STYLE, Bar, draw_lanes
 from plots._loops import LoopPanel, loop_caption, loop_panels, scheduling_in_words
-from plots._style import (
-    LABEL_PT,
-    TITLE_PT,
-    caption,
-    legend_below,
-    mark_uncalibrated,
-    new_figure,
-)
+from plots._style import LABEL_PT, finish, new_figure
 
 ROW_IN = 1.7
 #: What host and device do, in the order of the legend.
@@ -43,9 +36,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     if panel is None:
         return None
     rows = _rows(panel)
-    fig = new_figure(0.7 + ROW_IN * len(rows))
     where = panel.title().replace("\n", " · ")
-    fig.suptitle(f"The start of a decode step, traced\n{where}", fontsize=TITLE_PT)
+    fig = new_figure(0.7 + ROW_IN * len(rows), f"The start of a decode step, traced\n{where}")
     grid = fig.add_gridspec(len(rows), 2)
     for r, loops in enumerate(rows):
         spans = [_one_step(loop) for loop in loops]
@@ -61,14 +53,13 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             if r == len(rows) - 1:
                 ax.set_xlabel("ms since the end of the previous model step", fontsize=LABEL_PT)
     edge = {"end of a model step: the next step begins": Line2D([], [], **EDGE_STYLE)}
-    legend_below(fig, {words: Patch(facecolor=colour) for words, colour in COLOURS.values()} | edge)
+    handles = {words: Patch(facecolor=colour) for words, colour in COLOURS.values()} | edge
     text = (
         "To the right only the model step goes on. Traced with events that the measured steps do not have; the ITL is "
         "that of the measured steps."
     )
-    caption(fig, f"{text}\n{loop_caption([panel], {loop.stack for loops in rows for loop in loops})}")
-    mark_uncalibrated(fig, [panel.run])
-    return fig
+    text += f"\n{loop_caption([panel], {loop.stack for loops in rows for loop in loops})}"
+    return finish(fig, handles, text, [panel.run])
 
 
 def _rows(panel: LoopPanel) -> list[list[Loop]]:

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Summary, Verdict
 from harness.analysis.stats import Interval
 from harness.records.schema import Run, axis_texts, label_parts, split_key
 from harness.wording import counted, signed
-from plots._style import DPI, caption, commit, machine, mark_uncalibrated, save
+from plots._style import commit, finish, machine, new_figure, save
 
 #: 1170 px at the resolution of ``save``, the width of an image in a pull request.
 WIDTH_IN = 7.8
@@ -61,16 +59,24 @@ MULTIPLES = tuple(
 class Line:
     """An entry of the plot: a variant or a cell with its change, or a heading, without one.
 
-    lines: number of text lines in the label. right: text beside the plot. reason: inside the plot, why a cell broke.
+    right: text beside the plot. reason: inside the plot, why a cell broke.
     """
 
     label: str
-    lines: int
     ratio: Interval | None = None
     verdict: Verdict = "same"
     right: str = ""
     mean: bool = False
     reason: str = ""
+
+    @property
+    def height_in(self) -> float:
+        return LINE_IN * (1 + max(self.label.count("\n"), self.reason.count("\n"))) + GAP_IN
+
+
+def _wrapped(text: str) -> str:
+    """A label in several lines."""
+    return "\n".join(textwrap.wrap(text, LABEL_CHARACTERS, break_on_hyphens=False))
 
 
 def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
@@ -83,9 +89,8 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
     urgent = sorted(cells, key=_urgency)
     drawn = _that_fit([cell for cell in urgent if cell.verdict != "same"], means, several)
     lines = [*means, *_lines(drawn, several)]
-    height_in = sum(line.lines * LINE_IN + GAP_IN for line in lines)
-    figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
+    height_in = sum(line.height_in for line in lines)
+    figure = new_figure(height_in + AROUND_IN, width_in=WIDTH_IN)
     axes = figure.add_subplot()
     _forest(axes, lines, height_in, comparison)
     sides = "head against base" if comparison.pair is None else f"{comparison.pair[1]} against {comparison.pair[0]}"
@@ -103,9 +108,7 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
         fontsize=TEXT_PT,
         frameon=False,
     )
-    caption(figure, _notes(comparison, cells, drawn))
-    mark_uncalibrated(figure, (*comparison.base, *comparison.head))
-    return save(figure, path_stem)
+    return save(finish(figure, {}, _notes(comparison, cells, drawn), (*comparison.base, *comparison.head)), path_stem)
 
 
 def _urgency(one: CellComparison | Summary) -> tuple[int, float]:
@@ -117,13 +120,12 @@ def _summary_lines(comparison: Comparison, several: bool) -> list[Line]:
     found = [one for one in comparison.summaries if one.metric in comparison.gating]
     kept = sorted(found, key=_urgency)[:MAX_MEANS]
     more = f" ({len(found) - len(kept)} more variants changed less)" if len(found) > len(kept) else ""
-    lines = [Line(f"geometric mean of a variant{more}", 1)] if found else []
+    lines = [Line(f"geometric mean of a variant{more}")] if found else []
     for one in found:
         if one in kept:
             words = [f"{one.operator} / {one.variant}", *([one.metric] if several else [])]
-            label = textwrap.wrap("  ".join(words), LABEL_CHARACTERS, break_on_hyphens=False)
             right = f"{signed((one.ratio.median - 1) * 100, 'z.1f')} % · {counted(one.cells, 'cell')}"
-            lines.append(Line("\n".join(label), len(label), one.ratio, one.verdict, right, mean=True))
+            lines.append(Line(_wrapped("  ".join(words)), one.ratio, one.verdict, right, mean=True))
     return lines
 
 
@@ -136,13 +138,12 @@ def _broken_lines(comparison: Comparison) -> list[Line]:
     }
     lines = []
     for heading, transitions in groups.items():
-        lines += [Line(heading, 1)] if transitions else []
+        lines += [Line(heading)] if transitions else []
         for one, state in transitions[:MAX_BROKEN]:
             operator, variant, point = split_key(one.key)
             axes = ", ".join(f"{axis}={value}" for axis, value in label_parts(point).items())
-            label = textwrap.wrap(f"{operator} / {variant}  {axes}", LABEL_CHARACTERS, break_on_hyphens=False)
             reason = textwrap.wrap(f"× {state}", REASON_CHARACTERS, max_lines=REASON_LINES, placeholder=" …")
-            lines.append(Line("\n".join(label), max(len(label), len(reason)), reason="\n".join(reason)))
+            lines.append(Line(_wrapped(f"{operator} / {variant}  {axes}"), reason="\n".join(reason)))
     return lines
 
 
@@ -150,8 +151,7 @@ def _that_fit(cells: Sequence[CellComparison], means: Sequence[Line], several: b
     """As many of the first cells as stay within MAX_IN together with the variants, at most MAX_CELLS."""
 
     def height(count: int) -> float:
-        lines = [*means, *_lines(cells[:count], several)]
-        return sum(line.lines * LINE_IN + GAP_IN for line in lines) + AROUND_IN
+        return sum(line.height_in for line in [*means, *_lines(cells[:count], several)]) + AROUND_IN
 
     count = min(len(cells), MAX_CELLS)
     while count and height(count) > MAX_IN:
@@ -172,18 +172,13 @@ def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
         texts = [axis_texts(cell.point, cell.axes) or label_parts(cell.point) for cell in members]
         parts = [[f"{axis}={one[axis]}" for axis in named if axis in one] for one in texts]
         shared = [part for part in parts[0] if all(part in others for others in parts)]
-        heading = [operator, *textwrap.wrap(", ".join(shared), LABEL_CHARACTERS, break_on_hyphens=False)]
-        lines.append(Line("\n".join(heading), len(heading)))
+        lines.append(Line("\n".join(filter(None, [operator, _wrapped(", ".join(shared))]))))
         for cell, own in zip(members, parts, strict=True):
-            words = [
-                cell.variant,
-                *([cell.metric] if several else []),
-                ", ".join(part for part in own if part not in shared),
-            ]
-            label = textwrap.wrap("  ".join(word for word in words if word), LABEL_CHARACTERS, break_on_hyphens=False)
+            values = ", ".join(part for part in own if part not in shared)
+            words = filter(None, [cell.variant, cell.metric if several else "", values])
             below = " (small)" if cell.below_min_change and cell.verdict in ("slower", "faster") else ""
             right = " → ".join(cell.texts) + below
-            lines.append(Line("\n".join(label), len(label), cell.ratio, cell.verdict, right))
+            lines.append(Line(_wrapped("  ".join(words)), cell.ratio, cell.verdict, right))
     return lines
 
 
@@ -198,7 +193,7 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, comparison: Com
     top = 0.0
     named = False
     for line, following in zip(lines, [*lines[1:], None], strict=True):
-        middle = top + (line.lines * LINE_IN + GAP_IN) / 2
+        middle = top + line.height_in / 2
         if line.reason:
             axes.text(-0.015, middle, line.label, ha="right", **text)
             axes.text(0.01, middle, line.reason, ha="left", **small | {"color": BROKEN})
@@ -214,7 +209,7 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, comparison: Com
             axes.text(-0.015, middle, line.label, ha="right", **text)
             axes.text(1.015, middle, line.right, ha="left", **text)
             _mark(axes, line, middle)
-        top += line.lines * LINE_IN + GAP_IN
+        top += line.height_in
     axes.set_ylim(height_in, 0)
     axes.set_yticks([])
     axes.spines[["left", "right", "top"]].set_visible(False)

@@ -24,10 +24,8 @@ from plots._style import (
     HALO_STYLE,
     LABEL_PT,
     SMALL_PT,
-    caption,
     environment_caption,
-    legend_below,
-    mark_uncalibrated,
+    finish,
     variant_style,
 )
 
@@ -49,11 +47,9 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     for ax, panel in zip(axes, found, strict=True):
         handles |= _draw_panel(ax, panel)
     handles |= {"copy bound": handles.pop("copy bound")}
-    legend_below(fig, handles)
-    listed = "Numbers in a panel: geometric mean of time over copy bound.\n"
-    caption(fig, listed + f"{COPY_BOUND}\n" + known_failures_caption(found) + environment_caption(runs_of(found)))
-    mark_uncalibrated(fig, runs_of(found))
-    return fig
+    notes = f"Numbers in a panel: geometric mean of time over copy bound.\n{COPY_BOUND}\n"
+    text = notes + known_failures_caption(found) + environment_caption(runs_of(found))
+    return finish(fig, handles, text, runs_of(found))
 
 
 def _calibration(point) -> Calibration | None:

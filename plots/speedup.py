@@ -22,16 +22,7 @@ from harness.wording import significant
 from plots._axes import panel_title
 from plots._panels import by_operator, known_failures_caption, panels, runs_of
 from plots._speedup_table import MEANINGS, SpeedupRow, SpeedupTable, speedup_table
-from plots._style import (
-    LABEL_PT,
-    SMALL_PT,
-    TITLE_PT,
-    WIDTH_IN,
-    caption,
-    environment_caption,
-    mark_uncalibrated,
-    new_figure,
-)
+from plots._style import LABEL_PT, SMALL_PT, WIDTH_IN, environment_caption, finish, new_figure
 
 ROW_IN, TITLE_LINE_IN, LINE_IN, GAP_IN, COLORBAR_IN = 0.2, 0.14, 0.13, 0.2, 0.6
 #: Widths in inches: of a letter at SMALL_PT, of the narrowest box that fits its text, of the narrowest title.
@@ -57,18 +48,15 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     heights = [
         max(_header_in(band, one) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands
     ]
-    fig = new_figure(0.4 + sum(heights) + COLORBAR_IN)
-    fig.suptitle(
-        "Speed-up over the baseline (grey): ratio of medians of the GPU time (on a CPU: wall time)", fontsize=TITLE_PT
-    )
+    title = "Speed-up over the baseline (grey): ratio of medians of the GPU time (on a CPU: wall time)"
+    fig = new_figure(0.4 + sum(heights) + COLORBAR_IN, title)
     grid = fig.add_gridspec(len(bands) + 1, 1, height_ratios=[*heights, COLORBAR_IN / 3])
     logs = [abs(math.log2(ratio)) for one in tables for row in one.rows for ratio in row.ratios.values()]
     norm = Normalize(-max([MIN_SPAN, *logs]), max([MIN_SPAN, *logs]))
     mappable = ScalarMappable(norm, COLORMAP)
     for number, band in enumerate(bands):
-        inside = grid[number].subgridspec(
-            1, len(band)
-        )  # one per band, so that long labels in one do not narrow the others
+        # One per band, so that long labels in one do not narrow the others.
+        inside = grid[number].subgridspec(1, len(band))
         for column, one in enumerate(band):
             _draw_table(fig.add_subplot(inside[column]), band, one, mappable)
     _draw_colorbar(fig, fig.add_subplot(grid[-1]), mappable)
@@ -82,9 +70,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     ]
     known_failures = known_failures_caption(found).rstrip("\n")
     lines = ["; ".join(meanings), *left_out, known_failures, environment_caption(runs_of(found))]
-    caption(fig, "\n".join(filter(None, lines)))
-    mark_uncalibrated(fig, runs_of(found))
-    return fig
+    return finish(fig, {}, "\n".join(filter(None, lines)), runs_of(found))
 
 
 def _bands(tables: Sequence[SpeedupTable], beside: bool = False) -> list[list[SpeedupTable]]:

@@ -14,16 +14,7 @@ from harness.records.profile import PHASES, Profile, Span, Step
 from harness.records.schema import split_key
 from harness.wording import counted, significant
 from plots._lanes import Bar, draw_lanes
-from plots._style import (
-    LABEL_PT,
-    TITLE_PT,
-    caption,
-    commit,
-    legend_below,
-    machine,
-    new_figure,
-    save,
-)
+from plots._style import LABEL_PT, commit, finish, machine, new_figure, save
 
 ROW_IN = 1.7
 #: Kind of a span -> its words and colour, in the order of the legend. What the host does between API calls is grey.
@@ -50,9 +41,8 @@ def figure(profile: Profile) -> Figure | None:
     if pair is None:
         return None
     phases = [phase for phase in PHASES if all(phase in steps for steps in pair)]
-    fig = new_figure(0.5 + 2 * ROW_IN)
     operator, _, point = split_key(pair[0][phases[0]].cell)
-    fig.suptitle("\n".join(textwrap.wrap(f"One call of {operator} at {point}", 110)), fontsize=TITLE_PT)
+    fig = new_figure(0.5 + 2 * ROW_IN, textwrap.fill(f"One call of {operator} at {point}", 110))
     grid = fig.add_gridspec(2, len(phases))
     for c, phase in enumerate(phases):
         longest = max(_end(steps[phase]) for steps in pair)
@@ -62,13 +52,12 @@ def figure(profile: Profile) -> Figure | None:
             ax.set_title(_title(steps[phase]), fontsize=LABEL_PT)
             if r == 1:
                 ax.set_xlabel("µs since the call began", fontsize=LABEL_PT)
-    legend_below(fig, {words: Patch(facecolor=colour) for words, colour in COLOURS.values()})
+    handles = {words: Patch(facecolor=colour) for words, colour in COLOURS.values()}
     text = f"Traced by {_TOOLS[profile.tool]} {profile.tool_version}, which makes API calls slower; not a measurement."
     if profile.session is not None:
         environment = profile.session.environment
         text += f"\n{profile.name} — {machine(environment)} · torch {environment.torch} · {commit(environment)}"
-    caption(fig, text)
-    return fig
+    return finish(fig, handles, text, [])
 
 
 def chosen(steps: Sequence[Step]) -> tuple[dict[str, Step], dict[str, Step]] | None:

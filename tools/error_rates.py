@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -111,25 +112,15 @@ def recorded(runs: Sequence[Run]) -> Recorded:
     return Recorded(tuple(shared), runs[0].header.environment.gpu or "", samples, rounds, medians)
 
 
-def of_machine(name: str, source: Recorded) -> Corpus:
-    shrink = source.shrink(np.random.default_rng(0))
+def of_machine(name: str, base: Recorded, head: Recorded | None = None) -> Corpus:
+    """head: the same cells on another GPU of the model, judged with the band that ``compare`` adds."""
+    sides = [(one, one.shrink(np.random.default_rng(0))) for one in (base, head or base)]
 
     def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
-        return _drawn(source, shrink, rng, comparisons, processes), _drawn(source, shrink, rng, comparisons, processes)
-
-    return Corpus(name, draw)
-
-
-def of_two_machines(name: str, base: Recorded, head: Recorded) -> Corpus:
-    """The same cells on two GPUs of one model: judged with the band that ``compare`` adds."""
-    shrinks = [one.shrink(np.random.default_rng(0)) for one in (base, head)]
-
-    def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
-        sides = zip((base, head), shrinks, strict=True)
-        first, second = (_drawn(source, shrink, rng, comparisons, processes) for source, shrink in sides)
+        first, second = (_drawn(*side, rng, comparisons, processes) for side in sides)
         return first, second
 
-    return Corpus(name, draw, MACHINE_SPREAD)
+    return Corpus(name, draw, MACHINE_SPREAD if head else 0.0)
 
 
 def _drawn(source: Recorded, shrink: Array, rng: np.random.Generator, comparisons: int, processes: int) -> Array:
@@ -361,12 +352,9 @@ def report(machines: dict[str, Recorded], comparisons: int, say: Callable[[str],
                 add(kind, corpus, "suite", processes)
             for rule in OTHERS:
                 add(kind, corpus, rule, LOOKS_AT.get(rule, USUAL))
-    names = list(machines)
-    for i, first in enumerate(names):
-        for second in names[i + 1 :]:
-            if machines[first].gpu == machines[second].gpu and machines[first].keys == machines[second].keys:
-                pair = of_two_machines(f"{first}, {second}", machines[first], machines[second])
-                add("two machines", pair, "suite", USUAL)
+    for (first, base), (second, head) in combinations(machines.items(), 2):
+        if (base.gpu, base.keys) == (head.gpu, head.keys):
+            add("two machines", of_machine(f"{first}, {second}", base, head), "suite", USUAL)
     return document
 
 

@@ -47,7 +47,7 @@ from importlib.util import cache_from_source
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -129,6 +129,15 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def needs_gpu(self) -> bool:
         return self.variant.startswith("cuda")
+
+
+class Settings(NamedTuple):
+    """Of a run. sweep: whether survivors of all other parts are put to the points of a sweep."""
+
+    device: str
+    seed: int = SEED
+    sweep: bool = True
+    timeout_s: float = TIMEOUT_S
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -304,7 +313,7 @@ def mutated_tree(case: Case, folder: Path) -> Path:
     return folder
 
 
-def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, sweep: bool) -> Result:
+def verify(case: Case, prepared: Prepared, tree: Path, settings: Settings) -> Result:
     """What ``verify`` does for one variant, up to the first rejection. For a process of its own.
 
     Replays of graphs at every edge case come last, as they take long and reject few mutants.
@@ -322,7 +331,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     from harness.verify.edge_cases import check_variant, far_rows, in_place
 
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
-    evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False), thorough=False)
+    evaluator = Evaluator(Job(settings.device, (), settings.seed, Measure(), timed=False), thorough=False)
     catalog = evaluator.catalog
     if catalog.broken:
         file, problem = next(iter(catalog.broken.items()))
@@ -365,26 +374,19 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     random = RandomBatches(operator=case.operator, variant=case.variant, count=RANDOM_BATCHES)
     if result := rejected("random", evaluator.random_batches(random)):
         return result
-    of_cases = plain, variant, device, seed
+    of_cases = plain, variant, settings.device, settings.seed
     if result := rejected("edge case", chain(in_place(*of_cases), far_rows(*of_cases))):
         return result
-    if not sweep:
+    if not settings.sweep:
         return Result(None, left_out=left_out)
     if result := rejected_at("sweep", prepared.sweep):
         return result
-    thorough = check_variant(plain, variant, device, seed) if device == "cuda" else ()
+    thorough = check_variant(*of_cases) if settings.device == "cuda" else ()
     return rejected("edge case", thorough) or Result(None, left_out=left_out)
 
 
 def _case_process(
-    case: Case,
-    prepared: Prepared,
-    tree: Path,
-    device: str,
-    seed: int,
-    sweep: bool,
-    output: Path,
-    answer: Connection,
+    case: Case, prepared: Prepared, tree: Path, settings: Settings, output: Path, answer: Connection
 ) -> None:
     from harness.session.fork_server import end_with_parent
 
@@ -392,7 +394,7 @@ def _case_process(
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    answer.send(verify(case, prepared, tree, device, seed, sweep))
+    answer.send(verify(case, prepared, tree, settings))
     answer.close()
     os._exit(0)  # without the clean-up of libraries that were loaded before the fork
 
@@ -433,23 +435,16 @@ class _Running:
 
 
 def _operator_process(
-    name: str,
-    cases: Mapping[int, Case],
-    device: str,
-    seed: int,
-    sweep: bool,
-    timeout_s: float,
-    slots: Any,
-    results: Connection,
+    name: str, cases: Mapping[int, Case], settings: Settings, slots: Any, results: Connection
 ) -> None:
     """Sends (number of the case, Result) for each. slots: semaphore of as many processes as may work at a time."""
     from harness.session.fork_server import end_with_parent
 
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
-    interpreter.choose(device)
+    interpreter.choose(settings.device)
     with slots:
-        prepared = prepare(name, seed)
+        prepared = prepare(name, settings.seed)
     context = multiprocessing.get_context("fork")
     waiting, running = list(cases), []
     while waiting or running:
@@ -458,7 +453,7 @@ def _operator_process(
             folder = tempfile.TemporaryDirectory(prefix="mutant-")
             answer, theirs = context.Pipe(duplex=False)
             tree, output = mutated_tree(cases[number], Path(folder.name)), Path(folder.name, "output")
-            of_case = (cases[number], prepared, tree, device, seed, sweep, output, theirs)
+            of_case = (cases[number], prepared, tree, settings, output, theirs)
             process = context.Process(target=_case_process, args=of_case)
             process.start()
             theirs.close()
@@ -466,7 +461,7 @@ def _operator_process(
         elif running:
             wait([one.answer for one in running], timeout=0.02)
         for one in list(running):
-            if (result := one.result(timeout_s)) is not None:
+            if (result := one.result(settings.timeout_s)) is not None:
                 one.close()
                 running.remove(one)
                 slots.release()
@@ -476,14 +471,7 @@ def _operator_process(
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-def run_all(
-    cases: Sequence[Case],
-    device: str,
-    jobs: int,
-    seed: int = SEED,
-    sweep: bool = True,
-    timeout_s: float = TIMEOUT_S,
-) -> Iterator[tuple[int, Result]]:
+def run_all(cases: Sequence[Case], jobs: int, settings: Settings) -> Iterator[tuple[int, Result]]:
     """(number of the case, result) of each, as it becomes known. Raises TableError where none can be had."""
     context = multiprocessing.get_context("spawn")
     slots, processes, names = context.Semaphore(jobs), [], {}
@@ -492,8 +480,7 @@ def run_all(
         for name in dict.fromkeys(case.operator for case in cases):
             mine = {number: case for number, case in left.items() if case.operator == name}
             ours, theirs = context.Pipe(duplex=False)
-            of_operator = (name, mine, device, seed, sweep, timeout_s, slots, theirs)
-            processes.append(context.Process(target=_operator_process, args=of_operator))
+            processes.append(context.Process(target=_operator_process, args=(name, mine, settings, slots, theirs)))
             processes[-1].start()
             theirs.close()
             names[ours] = name
@@ -680,8 +667,8 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     known: dict[int, Result] = {}
     try:
         with progress_bar(console, len(cases) + len(healthy)) as update:
-            of_run = device, options.jobs, options.seed, not options.no_sweep, options.timeout
-            for number, result in run_all([*cases, *healthy], *of_run):
+            settings = Settings(device, options.seed, not options.no_sweep, options.timeout)
+            for number, result in run_all([*cases, *healthy], options.jobs, settings):
                 known[number] = result
                 update(len(known), (cases + healthy)[number].id)
     finally:  # what is known is not lost where it is interrupted

@@ -57,7 +57,7 @@ def _all_sharded(x: Inputs) -> None:
     x.sharded.fill_(True)
 
 
-def _null_blocks(x: Inputs) -> None:
+def null_blocks(x: Inputs) -> None:
     """Every row's blocks are the null block, as those below a sliding window are."""
     x.tables.zero_()
 
@@ -74,13 +74,13 @@ _GROUPS = _BATCH | {"num_groups": 3, "group_blocks": "mixed"}
 _CP = {"block_size": 4, "max_model_len": 200, "context_len": {"uniform": [4, 200]}, "max_num_batched_tokens": 128}
 
 
-def _some_disabled(x: Inputs) -> None:
+def some_disabled(x: Inputs) -> None:
     """Groups 1, 4, 7 are not enabled."""
     x.enabled[1::3] = False
 
 
 #: What the covering array and random batches change in generated inputs.
-CONTENTS = {"dummies": _dummy_rows, "some_disabled": _some_disabled}
+CONTENTS = {"dummies": _dummy_rows, "some_disabled": some_disabled}
 
 # fmt: off
 EDGE_CASES = [
@@ -106,7 +106,7 @@ EDGE_CASES = [
     EdgeCase("five groups", _BATCH | {"num_groups": 5}),
     EdgeCase("a group without generic mapping has a narrower table", _GROUPS, _disabled),
     EdgeCase("no group is enabled", _GROUPS, _all_disabled),
-    EdgeCase("null blocks", _BATCH, _null_blocks),
+    EdgeCase("null blocks", _BATCH, null_blocks),
     EdgeCase("slots up to 2^31", _BATCH, _large_ids),
     EdgeCase("CP = 2, rank 0", _CP | {"batch_size": 7, "cp_size": 2}),
     EdgeCase("CP = 2, rank 1", _CP | {"batch_size": 7, "cp_size": 2, "cp_rank": "last"}),

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from baselines.compute_slot_mappings.chains import op_chain, set_up
+from baselines.compute_slot_mappings.chains import op_chain
 from baselines.compute_slot_mappings.operator import Inputs, Outputs
+from baselines.workloads.broken import keeping, on_changed, rows_for_slots, wrapped
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
 
@@ -16,27 +17,13 @@ from harness.contract import Point, variant
 @variant("compute_slot_mappings", defect="entries past the real tokens keep the slots of an earlier step (vLLM #36580)")
 def tail_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The tail starts at the padded count, here the next multiple of 8."""
-    chain, padded = op_chain(point, x, out), 8 * cdiv(x.num_tokens, 8)
-
-    def launch() -> None:
-        before = out.slot_mappings[:, x.num_tokens : padded].clone()
-        chain()
-        out.slot_mappings[:, x.num_tokens : padded].copy_(before)
-
-    return launch
+    return keeping(op_chain(point, x, out), out.slot_mappings[:, x.num_tokens : 8 * cdiv(x.num_tokens, 8)])
 
 
 @variant("compute_slot_mappings", defect="rows without a request write through a stale table row (vLLM #56734)")
 def dummy_rows_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Slot -1 wraps around to the last row of the table."""
-    rows = torch.empty_like(x.idx_mapping)
-    chain = set_up(point, replace(x, idx_mapping=rows), out)
-
-    def launch() -> None:
-        rows.copy_(torch.where(x.idx_mapping < 0, point.max_num_seqs - 1, x.idx_mapping))
-        chain()
-
-    return launch
+    return on_changed(op_chain, point, x, out, idx_mapping=lambda: wrapped(point, x.idx_mapping))
 
 
 @variant(
@@ -45,22 +32,21 @@ def dummy_rows_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
     skip=lambda p: "one rank" if p.cp_size == 1 else None,
 )
 def every_group_sharded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return set_up(point, replace(x, sharded=torch.ones_like(x.sharded)), out)
+    return op_chain(point, replace(x, sharded=torch.ones_like(x.sharded)), out)
 
 
 @variant(
     "compute_slot_mappings", defect="a group without generic mapping is mapped through its narrow table (vLLM #57317)"
 )
 def disabled_group_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return set_up(point, replace(x, enabled=torch.ones_like(x.enabled)), out)
+    return op_chain(point, replace(x, enabled=torch.ones_like(x.enabled)), out)
 
 
 @variant(
     "compute_slot_mappings", defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)"
 )
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    rows = torch.arange(len(x.idx_mapping), device=x.idx_mapping.device)
-    return set_up(point, replace(x, idx_mapping=rows), out)
+    return op_chain(point, rows_for_slots(x), out)
 
 
 @variant(
@@ -68,4 +54,4 @@ def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 )
 def boundaries_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     stale = replace(x, query_start_loc=x.query_start_loc.clone(), idx_mapping=x.idx_mapping.clone())
-    return set_up(point, stale, out)
+    return op_chain(point, stale, out)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.compute_slot_mappings.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.compute_slot_mappings.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -83,16 +83,11 @@ def rank_of(point: Point) -> int:
 @axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step = slots.make_step(point, seed)
-    positions = torch.full((point.max_num_batched_tokens,), slots.UNUSED, dtype=torch.int64)
-    starts = step.query_start_loc.tolist()
-    for b in range(slots.num_real(point)):
-        first = int(step.num_computed_tokens[step.idx_mapping[b]])
-        positions[starts[b] : starts[b + 1]] = torch.arange(first, first + starts[b + 1] - starts[b])
     groups = torch.arange(point.num_groups)
     return Inputs(
         idx_mapping=step.idx_mapping,
         query_start_loc=step.query_start_loc,
-        positions=positions,
+        positions=slots.positions(point, step),
         tables=slots.make_tables(point, step, seed),
         starts=torch.tensor(slots.table_starts(point)[:-1]),
         widths=torch.tensor(slots.group_widths(point)),
@@ -155,6 +150,4 @@ operator = Operator.of_module(
     summary="KV-cache slot of every token in all KV cache groups, -1 past the last token",
     indices={"slot_mappings": ("g", "t")},
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
 )

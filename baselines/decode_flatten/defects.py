@@ -9,6 +9,7 @@ import torch
 
 from baselines.decode_flatten.chains import needs_exact_host_lens, op_chain, token_indices
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
+from baselines.workloads.composition import in_sequence
 from baselines.workloads.decode_batch import NULL_BLOCK_ID
 from harness.contract import Point, variant
 
@@ -19,13 +20,7 @@ from harness.contract import Point, variant
     skip=needs_exact_host_lens,
 )
 def chain_clamps_shared_table(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain = op_chain(point, x, out)
-
-    def launch():
-        x.block_table.clamp_(min=0)
-        chain()
-
-    return launch
+    return in_sequence(lambda: x.block_table.clamp_(min=0), op_chain(point, x, out))
 
 
 @variant(
@@ -67,13 +62,9 @@ def tail_not_cleared(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
 )
 def padding_tokens_share_an_id(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
-
-    def launch():
-        chain()
-        if out.indices is not None:
-            out.indices[: x.num_decode_tokens].clamp_(max=point.batch_size)
-
-    return launch
+    if out.indices is None:
+        return chain
+    return in_sequence(chain, lambda: out.indices[: x.num_decode_tokens].clamp_(max=point.batch_size))
 
 
 @variant(

@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from baselines.decode_flatten.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, make_batch, make_block_table, max_tokens, table_bytes
 from baselines.workloads.integers import cdiv
@@ -40,6 +39,15 @@ from harness.contract import HOST, STRIDED, Axis, Expected, Operator, Point, Rul
 
 #: Table rows allocated past the last token, so that a write past T is detected.
 SPARE_ROWS = 8
+#: Axes of flattening beside those of a decode step.
+FLATTENING = (
+    axes.TOKEN_PADDING,
+    axes.HOST_LENS,
+    axes.BLOCK_SIZE,
+    axes.TABLE_COLUMNS,
+    axes.TABLE_PADDING,
+    axes.MAX_NUM_BATCHED_TOKENS,
+)
 INDICES = Axis("indices", axes.choice("no", "yes"), "no", "whether the request of every token is written, too")
 
 
@@ -184,19 +192,8 @@ operator = Operator.of_module(
     __name__,
     summary="one row per speculative token: lengths, block table and decode lengths of B ragged requests "
     "spread over T tokens",
-    axes=(
-        *axes.DECODE_STEP,
-        axes.TOKEN_PADDING,
-        axes.HOST_LENS,
-        axes.BLOCK_SIZE,
-        axes.TABLE_COLUMNS,
-        axes.TABLE_PADDING,
-        axes.MAX_NUM_BATCHED_TOKENS,
-        INDICES,
-    ),
+    axes=(*axes.DECODE_STEP, *FLATTENING, INDICES),
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,
         Rule(

@@ -145,8 +145,6 @@ operator = Operator.of_module(
     axes=(*axes.DECODE_STEP, axes.COMPRESS_RATIO, ROW_ALIGNMENT, axes.MAX_NUM_BATCHED_TOKENS),
     indices={"context_lens": ("b", "j")},
     baseline="chain_clamp",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,
         Rule(

@@ -31,7 +31,6 @@ import torch
 from baselines.decode_flatten import operator as decode_flatten
 from baselines.decode_flatten.operator import Inputs, num_tokens
 from baselines.decode_native import operator as decode_native
-from baselines.decode_step.cases import EDGE_CASES, SEQUENCES
 from baselines.mla_tile_schedule import operator as mla_tile_schedule
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
@@ -169,12 +168,7 @@ operator = Operator.of_module(
     axes=(
         *axes.DECODE_STEP,
         DECODE_PATH,
-        axes.TOKEN_PADDING,
-        axes.HOST_LENS,
-        axes.BLOCK_SIZE,
-        axes.TABLE_COLUMNS,
-        axes.TABLE_PADDING,
-        axes.MAX_NUM_BATCHED_TOKENS,
+        *decode_flatten.FLATTENING,
         mla_tile_schedule.NUM_HEADS_Q,
         mla_tile_schedule.NUM_SMS,
         mla_tile_schedule.NUM_SM_PARTS,
@@ -186,8 +180,6 @@ operator = Operator.of_module(
     make_inputs=decode_flatten.make_inputs,
     indices={"lens": ("b", "j")},  # on the native path; on the flatten path it has one dimension
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     rules=(
         *mla_tile_schedule.operator.rules,
         Rule(

@@ -9,22 +9,13 @@ import torch
 
 from baselines.draft_inputs.chains import op_chain
 from baselines.draft_inputs.operator import Inputs, Outputs
+from baselines.workloads.broken import keeping
+from baselines.workloads.composition import in_sequence
 from harness.contract import Point, variant
 
 
 def _only(*passes: str) -> Callable[[Point], str | None]:
     return lambda p: None if p.draft_pass in passes else f"not in {p.draft_pass} passes"
-
-
-def _keeps(chain: Callable[[], None], kept: torch.Tensor) -> Callable[[], None]:
-    """The chain, and then ``kept`` as it was."""
-
-    def launch() -> None:
-        before = kept.clone()
-        chain()
-        kept.copy_(before)
-
-    return launch
 
 
 @variant(
@@ -33,7 +24,7 @@ def _keeps(chain: Callable[[], None], kept: torch.Tensor) -> Callable[[], None]:
     skip=_only("first"),
 )
 def last_index_not_padded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return _keeps(op_chain(point, x, out), out.last_token_indices[len(x.seq_lens) :])
+    return keeping(op_chain(point, x, out), out.last_token_indices[len(x.seq_lens) :])
 
 
 @variant(
@@ -58,13 +49,7 @@ def chunk_gets_last_token(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     skip=_only("second", "later"),
 )
 def sampling_key_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, rows = op_chain(point, x, out), len(x.seq_lens)
-
-    def launch() -> None:
-        chain()
-        out.sample_src_positions[:rows].sub_(1)
-
-    return launch
+    return in_sequence(op_chain(point, x, out), lambda: out.sample_src_positions[: len(x.seq_lens)].sub_(1))
 
 
 @variant(
@@ -76,7 +61,7 @@ def positions_not_gated(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
 
 @variant("draft_inputs", defect="hidden rows are not handed to the next pass (vllm-ascend #10512)", skip=_only("later"))
 def hidden_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return _keeps(op_chain(point, x, out), out.hidden_states)
+    return keeping(op_chain(point, x, out), out.hidden_states)
 
 
 @variant(

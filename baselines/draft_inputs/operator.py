@@ -37,10 +37,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.draft_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.draft_inputs.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
-from baselines.workloads.decode_batch import int32
+from baselines.workloads.decode_batch import accepted_drafts, int32
 from baselines.workloads.written import Written, as_arrays
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
@@ -50,15 +50,7 @@ DRAFT_PASS = Axis(
 ADVANCE = Axis("advance", axes.choice("yes", "no"), "yes", "whether positions advance from pass to pass")
 HIDDEN_SIZE = Axis("hidden_size", axes.whole(1), 7168, "2-byte values of a hidden row, copied by later passes")
 AXES = slots.bounded(
-    axes.BATCH_SIZE,
-    axes.NEXT_N,
-    axes.MAX_DECODE_LEN,
-    axes.DECODE_LEN,
-    axes.CONTEXT_LEN,
-    axes.MAX_MODEL_LEN,
-    slots.PREFILLS,
-    slots.PREFILL_LEN,
-    slots.MAX_NUM_SEQS,
+    *slots.REAL_STEP,
     DRAFT_PASS,
     ADVANCE,
     axes.ACCEPTANCE,
@@ -117,7 +109,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 3])
     rows, k, tokens = point.batch_size, point.next_n - 1, slots.num_tokens(point)
     query = torch.diff(step.query_start_loc[: rows + 1]).numpy()
-    accepted = (rng.random((rows, max(k, 1))) < point.acceptance).cumprod(axis=1).sum(axis=1)
+    accepted = accepted_drafts(rng, point.acceptance, rows, max(k, 1))
     chunk = np.arange(rows) >= rows - point.prefills
     ends = (step.seq_lens >= step.prompt_lens[step.idx_mapping]).numpy()
     sampled = np.where(chunk, ends, np.minimum(accepted, query - 1) + 1)
@@ -132,23 +124,15 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     }
     before = step.seq_lens.long() - int32(rejected) - 1
     if point.draft_pass == "first":
-        ids = torch.full((point.max_num_batched_tokens,), slots.UNUSED, dtype=torch.int32)
-        pos = torch.full((point.max_num_batched_tokens,), slots.UNUSED)
-        ids[:tokens] = token(tokens)
-        pos[:tokens] = torch.cat(
-            [torch.arange(n - q, n) for n, q in zip(step.seq_lens.tolist(), query.tolist(), strict=True)]
+        return Inputs(
+            **shared,
+            target_input_ids=slots.by_token(point, token(tokens).int()),
+            target_positions=slots.positions(point, step),
+            idx_mapping=step.idx_mapping,
+            num_sampled=int32(sampled),
+            last_sampled_tokens=token(point.max_num_seqs),
+            next_prefill_tokens=token(point.max_num_seqs).int(),
         )
-        by_slot = {
-            "last_sampled_tokens": token(point.max_num_seqs),
-            "next_prefill_tokens": token(point.max_num_seqs).int(),
-        }
-        rest = {
-            "target_input_ids": ids,
-            "target_positions": pos,
-            "idx_mapping": step.idx_mapping,
-            "num_sampled": int32(sampled),
-        }
-        return Inputs(**shared, **rest, **by_slot)
     if point.draft_pass == "second":
         return Inputs(**shared, positions_before=before, draft_tokens=token(rows, k))
     done = int(shared["current_draft_step"])
@@ -257,7 +241,5 @@ operator = Operator.of_module(
     __name__,
     summary="inputs of a drafter's passes: tokens shifted by one, then one token per request and pass",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from baselines.compute_slot_mappings.cases import null_blocks, some_disabled
 from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
 def _second_group_disabled(x: Inputs) -> None:
     x.enabled[1] = False
-
-
-def _null_blocks(x: Inputs) -> None:
-    x.tables.zero_()
 
 
 _SMALL = {
@@ -34,13 +31,8 @@ _INDEXER = _BATCH | {"indexer": "native"}
 _END = {"max_model_len": 40, "context_len": {"uniform": [36, 40]}, "acceptance": 0.9}
 
 
-def _some_disabled(x: Inputs) -> None:
-    """Groups 1, 4, 7 are not enabled."""
-    x.enabled[1::3] = False
-
-
 #: What the covering array and random batches change in generated inputs.
-CONTENTS = {"some_disabled": _some_disabled}
+CONTENTS = {"some_disabled": some_disabled}
 
 # fmt: off
 EDGE_CASES = [
@@ -57,7 +49,7 @@ EDGE_CASES = [
     EdgeCase("a row crosses into the next block", _BATCH | {"context_len": 31, "acceptance": 1}),
     EdgeCase("block size 1", _BATCH | {"block_size": 1}),
     EdgeCase("three groups, one of them not mapped", _BATCH | {"num_groups": 3, "group_blocks": "mixed"}, _second_group_disabled),  # noqa: E501
-    EdgeCase("null blocks", _BATCH, _null_blocks),
+    EdgeCase("null blocks", _BATCH, null_blocks),
     EdgeCase("R = 1500", _BATCH | {"max_num_seqs": 1500, "max_model_len": 64, "context_len": {"uniform": [8, 64]}}),
     EdgeCase("indexer", _INDEXER),
     EdgeCase("indexer, B = 1", _INDEXER | {"batch_size": 1}),

@@ -29,13 +29,13 @@ import torch
 
 from baselines.compute_slot_mappings import operator as compute_slot_mappings
 from baselines.draft_inputs import operator as draft_inputs
-from baselines.draft_passes.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.draft_passes.cases import CONTENTS
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.composition import part_point
-from baselines.workloads.decode_batch import int32
+from baselines.workloads.decode_batch import accepted_drafts, int32
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
@@ -108,7 +108,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 8])
     real, k = slots.num_real(point), point.next_n - 1
     query = torch.diff(step.query_start_loc[: real + 1]).numpy()
-    accepted = (rng.random((real, k)) < point.acceptance).cumprod(axis=1).sum(axis=1)
+    accepted = accepted_drafts(rng, point.acceptance, real, k)
     rejected = np.zeros(point.batch_size, dtype=np.int64)
     decodes = real - point.prefills
     rejected[:decodes] = (query - 1 - np.minimum(accepted, query - 1))[:decodes]
@@ -250,7 +250,5 @@ operator = Operator.of_module(
     summary="metadata of a drafter's passes 2 .. k at once: positions, lengths, keys, slots, the indexer's schedules",
     indices={"slot_mappings": ("i", "g", "b")},
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-
-import torch
 
 from baselines.gather_block_tables.chains import op_chain, set_up
 from baselines.gather_block_tables.operator import Inputs, Outputs
+from baselines.workloads.broken import on_changed, rows_for_slots
+from baselines.workloads.composition import in_sequence
 from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 
@@ -33,19 +32,12 @@ def evicted_blocks_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     defect="the window is taken from the optimistic count, before rejected tokens are given back (vLLM #47728)",
 )
 def window_of_optimistic_count(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    optimistic = torch.empty_like(x.num_computed_tokens)
-    chain = set_up(point, replace(x, num_computed_tokens=optimistic), out)
-
-    def launch() -> None:
-        torch.add(x.num_computed_tokens, point.max_decode_len, out=optimistic)
-        chain()
-
-    return launch
+    return on_changed(op_chain, point, x, out, num_computed_tokens=lambda: x.num_computed_tokens + point.max_decode_len)
 
 
 @variant("gather_block_tables", defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)")
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return set_up(point, replace(x, idx_mapping=torch.arange(len(x.idx_mapping), device=x.idx_mapping.device)), out)
+    return op_chain(point, rows_for_slots(x), out)
 
 
 @variant(
@@ -53,10 +45,4 @@ def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     defect="entries below the window are hidden in the shared source (like vLLM 0.19's clamped table)",
 )
 def source_masked_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain = op_chain(point, x, out)
-
-    def launch() -> None:
-        chain()
-        x.tables.clamp_(max=1 << 24)
-
-    return launch
+    return in_sequence(op_chain(point, x, out), lambda: x.tables.clamp_(max=1 << 24))

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from baselines.gather_block_tables.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -74,9 +73,7 @@ class Inputs:
     num_blocks_device: torch.Tensor | None  # [G, R] int32, blocks owned
     num_blocks_host: torch.Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
 
-    @property
-    def num_blocks(self) -> torch.Tensor:
-        return self.num_blocks_host if self.num_blocks_device is None else self.num_blocks_device
+    num_blocks = slots.in_either_memory("num_blocks")
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,6 @@ def rows_to_write(point: Point) -> int:
 
 def make_inputs(point: Point, seed: int) -> Inputs:
     step = slots.make_step(point, seed)
-    owned, on_device = slots.num_blocks(point, step), point.memory == "device"
     return Inputs(
         idx_mapping=step.idx_mapping[: slots.num_real(point)].clone(),
         tables=slots.make_tables(point, step, seed),
@@ -106,8 +102,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         widths=torch.tensor(slots.group_widths(point)),
         block_sizes=int32(slots.group_block_sizes(point)),
         reach=int32(reaches(point)),
-        num_blocks_device=owned if on_device else None,
-        num_blocks_host=None if on_device else owned,
+        **slots.placed(point, num_blocks=slots.num_blocks(point, step)),
     )
 
 
@@ -164,7 +159,5 @@ operator = Operator.of_module(
     __name__,
     summary="block tables by request slot -> batch order, windows masked, stale rows cleared",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -28,9 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.k_quant_gather.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
-from baselines.workloads.decode_batch import make_block_table
+from baselines.workloads.decode_batch import make_block_table, table_bytes
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
@@ -204,15 +203,13 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 def input_bytes(point: Point) -> int:
     blocks, stride = _cache_shape(point)
-    return blocks * stride + 4 * point.batch_size * (point.table_columns + point.table_padding)
+    return blocks * stride + table_bytes(point)
 
 
 operator = Operator.of_module(
     __name__,
     summary="values and scales of a prefill chunk's index keys, from the paged fp8 cache into contiguous workspaces",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     phase="prefill",
     redundant=lambda p: "a batch of one request is uniform" if p.batch_size == 1 and p.seq_lens == "ragged" else None,
 )

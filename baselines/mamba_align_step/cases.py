@@ -18,7 +18,7 @@ def _fell_back(x: Inputs) -> None:
     x.state_columns_before[x.idx_mapping] += 2
 
 
-def _reused_slots(x: Inputs) -> None:
+def reused_slots(x: Inputs) -> None:
     """New requests took over the slots: no running state, count of 1."""
     x.state_columns_before[x.idx_mapping] = -1
     x.num_accepted_tokens_before[x.idx_mapping] = 1
@@ -56,7 +56,7 @@ EDGE_CASES = [
     EdgeCase("the last column", _BATCH | {"context_len": 256}),
     EdgeCase("all requests fresh", _BATCH | {"fresh": 1}),
     EdgeCase("half of them fresh", _BATCH | {"fresh": 0.5}),
-    EdgeCase("slots reused by new requests", _BATCH, _reused_slots),
+    EdgeCase("slots reused by new requests", _BATCH, reused_slots),
     EdgeCase("fell back over a block's end", _BATCH, _fell_back),
     EdgeCase("all accepted", _BATCH | {"acceptance": 1}),
     EdgeCase("none accepted", _BATCH | {"acceptance": 0}),

@@ -32,10 +32,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.mamba_align_step.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.context_lengths import plain
+from baselines.workloads.decode_batch import accepted_drafts
 from baselines.workloads.integers import cdiv
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
 from baselines.workloads.written import Written, as_arrays
@@ -108,7 +108,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     idx_mapping, lens = step.idx_mapping.numpy()[:real], step.seq_lens.numpy()[:real].astype(np.int64)
     query = torch.diff(step.query_start_loc[: real + 1]).numpy().astype(np.int64)
     computed = lens - query
-    accepted = 1 + (rng.random((real, k)) < point.acceptance).cumprod(axis=1).sum(axis=1)
+    accepted = 1 + accepted_drafts(rng, point.acceptance, real, k)
     if point.phase == "after_sampling":
         accepted = np.minimum(accepted, query)
         accepted[real - point.prefills : real] = 1
@@ -238,7 +238,5 @@ operator = Operator.of_module(
     __name__,
     summary="columns, state slots of all groups and moves of recurrent states, by request slot",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -8,6 +8,8 @@ import torch
 
 from baselines.mamba_spec_metadata.chains import all_states_chain, known_anchor, op_chain, window_chain
 from baselines.mamba_spec_metadata.operator import Inputs, Outputs
+from baselines.workloads.broken import keeping
+from baselines.workloads.composition import in_sequence
 from baselines.workloads.decode_batch import NULL_BLOCK_ID
 from baselines.workloads.mamba_steps import slots_per_step, table_columns
 from harness.contract import Point, variant
@@ -29,15 +31,12 @@ def table_without_speculative_blocks(point: Point, x: Inputs, out: Outputs) -> C
 
 @variant("mamba_spec_metadata", defect="views and pads are sized by tokens, not by requests (vLLM #39809)")
 def padded_by_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, n = op_chain(point, x, out), x.num_decodes
-    rows = min(point.batch_size * slots_per_step(point), point.max_num_seqs)
-
-    def launch() -> None:
-        chain()
-        out.input_slots[n:rows].fill_(NULL_BLOCK_ID)
-        out.num_accepted_tokens[n:rows].fill_(1)
-
-    return launch
+    padding = slice(x.num_decodes, min(point.batch_size * slots_per_step(point), point.max_num_seqs))
+    return in_sequence(
+        op_chain(point, x, out),
+        lambda: out.input_slots[padding].fill_(NULL_BLOCK_ID),
+        lambda: out.num_accepted_tokens[padding].fill_(1),
+    )
 
 
 @variant("mamba_spec_metadata", defect="the anchor is guessed from the computed tokens (vLLM #43955)", skip=_mode_all)
@@ -59,26 +58,20 @@ def anchor_outlives_its_request(point: Point, x: Inputs, out: Outputs) -> Callab
 
 @variant("mamba_spec_metadata", defect="conv reads the last computed column (vLLM 0.22)", skip=_mode_all)
 def conv_reads_computed_column(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, n = op_chain(point, x, out), x.num_decodes
+    n = x.num_decodes
 
-    def launch() -> None:
-        chain()
+    def read() -> None:
         columns = out.block_idx_last_computed_token[:n, None].long()
         out.conv_input_slot[:n] = torch.gather(x.block_table[:n], 1, columns)[:, 0]
 
-    return launch
+    return in_sequence(op_chain(point, x, out), read)
 
 
 @variant("mamba_spec_metadata", defect="conv reads the current column (review of vLLM #42792)", skip=_mode_all)
 def conv_reads_current_column(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Where this step crosses a boundary, the previous step wrote the slot of another block."""
-    chain, n = op_chain(point, x, out), x.num_decodes
-
-    def launch() -> None:
-        chain()
-        out.conv_input_slot[:n].copy_(out.conv_output_slot[:n])
-
-    return launch
+    read, written = (slots[: x.num_decodes] for slots in (out.conv_input_slot, out.conv_output_slot))
+    return in_sequence(op_chain(point, x, out), lambda: read.copy_(written))
 
 
 @variant("mamba_spec_metadata", defect="padding rows keep the slots of a larger step (xllm #1939)")
@@ -89,14 +82,7 @@ def padding_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 
 @variant("mamba_spec_metadata", defect="the anchor of the step is never stored (review of vLLM #43955)", skip=_mode_all)
 def anchor_never_stored(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain = op_chain(point, x, out)
-
-    def launch() -> None:
-        before = out.next_anchors.clone()
-        chain()
-        out.next_anchors.copy_(before)
-
-    return launch
+    return keeping(op_chain(point, x, out), out.next_anchors)
 
 
 @variant(

@@ -34,7 +34,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from baselines.mamba_spec_metadata.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, int32
@@ -224,7 +223,5 @@ operator = Operator.of_module(
     "and the anchor of the next step",
     indices={"input_slots": ("b", "j"), "output_slots": ("b", "j")},
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
-    rules=(*mamba.RULES, mamba.SEQS_FIT),
+    rules=(*mamba.RULES, axes.SEQS_FIT),
 )

@@ -17,6 +17,7 @@ from baselines.mamba_state_copy.chains import (
     pointer_lists,
 )
 from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
+from baselines.workloads.broken import on_changed, wrapped
 from harness.contract import Point, variant
 
 #: (conv states [layers, slots, columns, channels], slot from, slot to, shift): moves one request's convolution.
@@ -155,14 +156,7 @@ def _slots_only(point: Point) -> str | None:
 )
 def filtered_rows_copied(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """-1 wraps around to the last slot, as an index into a tensor does."""
-    wrapped = torch.empty_like(x.idx_mapping)
-    chain = masked_chain(point, replace(x, idx_mapping=wrapped), out)
-
-    def launch() -> None:
-        wrapped.copy_(x.idx_mapping).masked_fill_(x.idx_mapping < 0, point.max_num_seqs - 1)
-        chain()
-
-    return launch
+    return on_changed(masked_chain, point, x, out, idx_mapping=lambda: wrapped(point, x.idx_mapping))
 
 
 @variant("mamba_state_copy", defect="all groups' states move by the table of the first group", skip=_slots_only)
@@ -176,11 +170,7 @@ def first_table_for_all(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     skip=lambda p: _slots_only(p) or ("before the forward pass" if p.phase == "before_forward" else None),
 )
 def counts_before_the_step(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    earlier = torch.empty_like(x.num_computed_tokens)
-    chain = masked_chain(point, replace(x, num_computed_tokens=earlier), out)
+    def earlier() -> torch.Tensor:
+        return (x.num_computed_tokens - x.num_accepted_tokens).clamp(min=0)
 
-    def launch() -> None:
-        torch.sub(x.num_computed_tokens, x.num_accepted_tokens, out=earlier).clamp_(min=0)
-        chain()
-
-    return launch
+    return on_changed(masked_chain, point, x, out, num_computed_tokens=earlier)

@@ -36,15 +36,20 @@ vLLM 0.22 decides on the host and builds lists of pointers (request x layer x st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from baselines.mamba_state_copy.cases import EDGE_CASES, SEQUENCES
-from baselines.workloads import axes
+from baselines.workloads import axes, request_slots
 from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, int32, make_batch
+from baselines.workloads.decode_batch import (
+    NULL_BLOCK_ID,
+    UNUSED_BLOCK_ID,
+    accepted_drafts,
+    int32,
+    make_batch,
+)
 from baselines.workloads.integers import cdiv
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
@@ -86,7 +91,7 @@ COPY_AXES = (
 )
 RULES = (
     *mamba.RULES,
-    mamba.SEQS_FIT,
+    axes.SEQS_FIT,
     Rule(
         "the states of batch_size {batch_size} x num_layers {num_layers} must not exceed 4 GiB: lower them, "
         "ssm_state_bytes ({ssm_state_bytes}) or conv_dim ({conv_dim})",
@@ -142,17 +147,6 @@ class Outputs:
     state_columns: torch.Tensor | None = None  # [max_num_seqs] int32; before_forward only
 
 
-@dataclass(frozen=True)
-class Step:
-    """CPU tensors, int32. Padding requests are the last rows: length 0, accepted 1, column -1, no drafts."""
-
-    seq_lens: torch.Tensor  # [B]
-    query_start_loc: torch.Tensor  # [B + 1]
-    num_accepted: torch.Tensor  # [B]
-    state_columns: torch.Tensor  # [B]
-    num_drafts: torch.Tensor  # [B]
-
-
 def by_slot(point: Point) -> bool:
     return point.state == "slots"
 
@@ -194,17 +188,18 @@ def num_slots(point: Point) -> int:
 # --- inputs and outputs -----------------------------------------------------------------------------------------------
 
 
-def make_step(point: Point, seed: int) -> Step:
-    """``crossing`` of the real requests get a length at which the phase copies.
+def make_step(point: Point, seed: int) -> dict[str, torch.Tensor]:
+    """The first five inputs, by row. Padding requests are the last rows: length 0, accepted 1, column -1, no drafts.
 
-    The others get one in the middle of a block if blocks are long enough for that, else they keep the drawn length.
+    ``crossing`` of the real requests get a length at which the phase copies. The others get one in the middle of a
+    block if blocks are long enough for that, else they keep the drawn length.
     """
     batch, rng = make_batch(point, seed), np.random.default_rng([seed, 5])
     k, size, count = point.num_speculative_blocks, point.mamba_block_size, point.batch_size
     before = point.phase == "before_forward"
     tokens = batch.decode_lens.numpy().astype(np.int64)
     drawn = batch.seq_lens.numpy().astype(np.int64) - tokens
-    accepted = mamba.num_accepted(rng, point.acceptance, count, k)
+    accepted = 1 + accepted_drafts(rng, point.acceptance, count, k)
     # A crossing request passes the boundary at block * size tokens.
     block = np.maximum(np.minimum(drawn // size, (point.max_model_len - tokens) // size), 1)
     if before:
@@ -230,16 +225,16 @@ def make_step(point: Point, seed: int) -> Step:
     else:
         columns = np.where(tokens > 0, (computed + tokens - 1) // size, -1)
         accepted = np.where(tokens > 0, accepted, 1)
-    return Step(
-        seq_lens=int32(computed + tokens),
-        query_start_loc=batch.query_start_loc,
-        num_accepted=int32(accepted),
-        state_columns=int32(columns),
-        num_drafts=int32(np.maximum(tokens - 1, 0)),
-    )
+    return {
+        "seq_lens": int32(computed + tokens),
+        "query_start_loc": batch.query_start_loc,
+        "num_accepted_tokens": int32(accepted),
+        "state_columns": int32(columns),
+        "num_draft_tokens": int32(np.maximum(tokens - 1, 0)),
+    }
 
 
-def make_table(point: Point, step: Step, seed: int) -> torch.Tensor:
+def make_table(point: Point, step: Mapping[str, torch.Tensor], seed: int) -> torch.Tensor:
     """int32 [B, W] with row stride W + table_padding: distinct slots in the columns that a request holds, NULL_BLOCK_ID
     elsewhere (freed blocks).
     """
@@ -249,13 +244,11 @@ def make_table(point: Point, step: Step, seed: int) -> torch.Tensor:
     table = storage[:, :width]
     table[:] = NULL_BLOCK_ID
     ids = (1 + rng.permutation(num_slots(point) - 1)).reshape(point.batch_size, held)
-    computed = (step.seq_lens - torch.diff(step.query_start_loc)).tolist()
-    for b, column in enumerate(step.state_columns.tolist()):
-        if step.seq_lens[b] > 0:
+    computed = (step["seq_lens"] - torch.diff(step["query_start_loc"])).tolist()
+    for b, column in enumerate(step["state_columns"].tolist()):
+        if step["seq_lens"][b] > 0:
             first = (computed[b] - 1) // point.mamba_block_size
-            if column >= 0:
-                first = min(first, column)
-            first = max(first, 0)
+            first = max(min(first, column) if column >= 0 else first, 0)
             shown = min(held, width - first)
             table[b, first : first + shown] = ids[b, :shown]
     return torch.from_numpy(table)
@@ -274,15 +267,15 @@ def with_host_copies(**tensors: torch.Tensor) -> Inputs:
     return Inputs(**tensors, **{f"{name}_cpu": tensors[name].to("cpu", copy=True) for name in HOST_COPIES})
 
 
-def _inputs_by_slot(point: Point, seed: int) -> Inputs:
-    """The same step, its requests in slots; requests without a state have a column of -1 in both runners' inputs."""
-    step, rng = make_step(point, seed), np.random.default_rng([seed, 8])
-    rows, capacity = point.batch_size, point.max_num_seqs
+def _kept_by_slot(point: Point, step: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """Inputs that differ with the step's requests in slots; a request without a state has a column of -1, as by row."""
+    rng, rows, capacity = np.random.default_rng([seed, 8]), point.batch_size, point.max_num_seqs
     idx_mapping = rng.permutation(capacity)[:rows]
-    tokens, accepted = torch.diff(step.query_start_loc), step.num_accepted
-    computed = (
-        step.seq_lens - tokens if point.phase == "before_forward" else step.seq_lens - step.num_drafts + accepted - 1
-    )
+    lens, accepted = step["seq_lens"], step["num_accepted_tokens"]
+    if point.phase == "before_forward":
+        computed = lens - torch.diff(step["query_start_loc"])
+    else:
+        computed = lens - step["num_draft_tokens"] + accepted - 1
     width = mamba.table_columns(point)
     tables = torch.full((point.num_groups, capacity, width + point.table_padding), UNUSED_BLOCK_ID, dtype=torch.int32)
     tables[:, :, :width] = NULL_BLOCK_ID
@@ -290,40 +283,21 @@ def _inputs_by_slot(point: Point, seed: int) -> Inputs:
         tables[g, idx_mapping, :width] = make_table(point, step, seed + 1000 * g)
 
     def placed(values: torch.Tensor) -> torch.Tensor:
-        array = torch.full((capacity,), UNUSED_BLOCK_ID, dtype=torch.int32)
-        array[idx_mapping] = values
-        return array
+        return request_slots.by_slot(idx_mapping, values.numpy(), capacity, unused=UNUSED_BLOCK_ID)
 
-    conv_states, ssm_states = make_pools(point, seed)
-    x = with_host_copies(
-        seq_lens=step.seq_lens,
-        query_start_loc=step.query_start_loc,
-        num_accepted_tokens=placed(accepted),
-        state_columns=placed(step.state_columns),
-        num_draft_tokens=step.num_drafts,
-        block_table=tables[:, :, :width],
-        conv_states=conv_states,
-        ssm_states=ssm_states,
-    )
-    slots = torch.from_numpy(np.where(step.seq_lens.numpy() > 0, idx_mapping, -1))
-    return replace(x, idx_mapping=slots, num_computed_tokens=placed(computed))
+    return {
+        "num_accepted_tokens": placed(accepted),
+        "state_columns": placed(step["state_columns"]),
+        "block_table": tables[:, :, :width],
+        "idx_mapping": torch.from_numpy(np.where(lens.numpy() > 0, idx_mapping, -1)),
+        "num_computed_tokens": placed(computed),
+    }
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
-    if by_slot(point):
-        return _inputs_by_slot(point, seed)
-    step = make_step(point, seed)
-    conv_states, ssm_states = make_pools(point, seed)
-    return with_host_copies(
-        seq_lens=step.seq_lens,
-        query_start_loc=step.query_start_loc,
-        num_accepted_tokens=step.num_accepted,
-        state_columns=step.state_columns,
-        num_draft_tokens=step.num_drafts,
-        block_table=make_table(point, step, seed),
-        conv_states=conv_states,
-        ssm_states=ssm_states,
-    )
+    step, (conv_states, ssm_states) = make_step(point, seed), make_pools(point, seed)
+    kept = _kept_by_slot(point, step, seed) if by_slot(point) else {"block_table": make_table(point, step, seed)}
+    return with_host_copies(**step | kept, conv_states=conv_states, ssm_states=ssm_states)
 
 
 def make_outputs(point: Point) -> Outputs:
@@ -460,7 +434,5 @@ operator = Operator.of_module(
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",
     axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, *COPY_AXES),
     baseline="pointer_lists",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=axes.same_batch_elsewhere,
 )

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.mamba_state_gather.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.decode_batch import int32
@@ -107,8 +106,6 @@ operator = Operator.of_module(
     axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, NUM_LAYERS),
     indices={"input_slots": ("b", "j"), "output_slots": ("b", "j")},
     baseline="per_layer_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
-    rules=(*mamba.RULES, mamba.SEQS_FIT),
+    rules=(*mamba.RULES, axes.SEQS_FIT),
     redundant=axes.same_batch_elsewhere,
 )

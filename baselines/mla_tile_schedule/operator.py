@@ -40,7 +40,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.mla_tile_schedule.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.mla_tile_schedule.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import make_batch
 from baselines.workloads.integers import cdiv
@@ -183,8 +183,6 @@ operator = Operator.of_module(
         axes.contents(CONTENTS),
     ),
     baseline="fresh_copy",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,
         Rule(
@@ -197,10 +195,7 @@ operator = Operator.of_module(
             "batch_size ({batch_size}) requests of max_model_len {max_model_len} cost too many blocks for 32 bits",
             lambda p: p.batch_size * (cdiv(p.max_model_len, BLOCK_N) + p.overhead) + p.num_sm_parts < 2**30,
         ),
-        Rule(
-            "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})",
-            lambda p: p.batch_size <= p.max_num_seqs,
-        ),
+        axes.SEQS_FIT,
     ),
     redundant=axes.same_batch_elsewhere,
 )

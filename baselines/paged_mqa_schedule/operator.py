@@ -32,7 +32,7 @@ from itertools import pairwise
 
 import torch
 
-from baselines.paged_mqa_schedule.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.paged_mqa_schedule.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import Batch, make_batch
 from baselines.workloads.integers import cdiv
@@ -191,13 +191,7 @@ operator = Operator.of_module(
     __name__,
     summary="the KV segments of a batch cut into one contiguous, nearly equal piece per SM, for paged MQA logits",
     axes=(
-        axes.BATCH_SIZE,
-        axes.NEXT_N,
-        axes.MAX_DECODE_LEN,
-        axes.DECODE_LEN,
-        axes.CONTEXT_LEN,
-        axes.MAX_MODEL_LEN,
-        axes.PADDING,
+        *axes.DECODE_STEP,
         axes.COMPRESS_RATIO,
         INDICES,
         LENS_LAYOUT,
@@ -208,8 +202,6 @@ operator = Operator.of_module(
         axes.contents(CONTENTS),
     ),
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,
         Rule(

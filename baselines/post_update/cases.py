@@ -27,12 +27,12 @@ def _all_filtered(x: Inputs) -> None:
     x.idx_mapping.fill_(-1)
 
 
-def _chunks(x: Inputs) -> None:
+def chunks(x: Inputs) -> None:
     """Every request is in the middle of its prompt."""
     x.prompt_lens[x.idx_mapping] = x.seq_lens + 1
 
 
-def _last_chunks(x: Inputs) -> None:
+def last_chunks(x: Inputs) -> None:
     x.prompt_lens[x.idx_mapping] = x.seq_lens
 
 
@@ -84,8 +84,8 @@ EDGE_CASES = [
     EdgeCase("every slot", _BATCH | {"batch_size": 20}),
     EdgeCase("all accepted", _BATCH | {"acceptance": 1}),
     EdgeCase("all rejected", _BATCH | {"acceptance": 0}),
-    EdgeCase("all rows chunks", _BATCH, _chunks),
-    EdgeCase("all rows last chunks", _BATCH, _last_chunks),
+    EdgeCase("all rows chunks", _BATCH, chunks),
+    EdgeCase("all rows last chunks", _BATCH, last_chunks),
     EdgeCase("chunks beside decodes", _BATCH | {"prefills": 4, "prefill_len": 33}),
     EdgeCase("fewer drafts than k, and none", _BATCH | {"decode_len": "ragged"}),
     EdgeCase("k = 1", _BATCH | {"next_n": 2}),
@@ -102,7 +102,7 @@ EDGE_CASES = [
     EdgeCase("penalties, the last id repeated", _BINS | {"acceptance": 0.9}, _one_token_repeated),
     EdgeCase("penalties, two ids alternate", _BINS | {"acceptance": 0.9, "next_n": 7}, _first_id),
     EdgeCase("penalties, chunks beside decodes", _BINS | {"prefills": 4, "prefill_len": 5}),
-    EdgeCase("penalties, all rows chunks", _BINS, _chunks),
+    EdgeCase("penalties, all rows chunks", _BINS, chunks),
     EdgeCase("one token id", _BINS | {"vocab_size": 1}),
     EdgeCase("drafts arrive with the tokens", _BATCH | {"new_drafts": "yes"}),
     EdgeCase("drafts arrive, rows filtered", _BATCH | {"new_drafts": "yes"}, _filtered),

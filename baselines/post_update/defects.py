@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from baselines.post_update.chains import on_device, op_chain, set_up
+from baselines.post_update.chains import on_device, op_chain
 from baselines.post_update.operator import Inputs, Outputs
+from baselines.workloads.broken import on_changed, wrapped
+from baselines.workloads.composition import in_sequence
 from baselines.workloads.request_slots import rows_of_slots
 from harness.contract import Point, variant
 
@@ -17,14 +19,12 @@ def _corrected(
     point: Point, x: Inputs, out: Outputs, target: torch.Tensor, wrong: Callable[[], torch.Tensor]
 ) -> Callable[[], None]:
     """The chain, then ``wrong()`` by row into a tensor by slot."""
-    chain = op_chain(point, x, out)
 
-    def launch() -> None:
-        chain()
+    def correct() -> None:
         row, live = rows_of_slots(x.idx_mapping, len(target))
         target.copy_(torch.where(live, wrong()[row], target))
 
-    return launch
+    return in_sequence(op_chain(point, x, out), correct)
 
 
 @variant("post_update", defect="drafts are counted twice for penalties (vLLM #33251)", skip=on_device)
@@ -32,13 +32,7 @@ def penalties_twice(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
     chain = op_chain(point, x, out)
     if x.output_bin_counts is None:
         return chain
-    again = set_up(point, replace(x, output_bin_counts=out.output_bin_counts), out)
-
-    def launch() -> None:
-        chain()
-        again()
-
-    return launch
+    return in_sequence(chain, op_chain(point, replace(x, output_bin_counts=out.output_bin_counts), out))
 
 
 @variant("post_update", defect="progress counts rejected drafts (as the host believes, vLLM #30029)", skip=on_device)
@@ -61,26 +55,12 @@ def accepted_below_one(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
 
 @variant("post_update", defect="the last chunk of a prompt does not sample (comparison off by one)", skip=on_device)
 def last_chunk_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    longer = torch.empty_like(x.prompt_lens)
-    chain = set_up(point, replace(x, prompt_lens_device=longer), out)
-
-    def launch() -> None:
-        torch.add(x.prompt_lens, 1, out=longer)
-        chain()
-
-    return launch
+    return on_changed(op_chain, point, x, out, prompt_lens_device=lambda: x.prompt_lens + 1)
 
 
 @variant("post_update", defect="a filtered row is written to the last slot: -1 wraps around", skip=on_device)
 def filtered_rows_written(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    wrapped = torch.empty_like(x.idx_mapping)
-    chain = set_up(point, replace(x, idx_mapping=wrapped), out)
-
-    def launch() -> None:
-        wrapped.copy_(torch.where(x.idx_mapping < 0, point.max_num_seqs - 1, x.idx_mapping))
-        chain()
-
-    return launch
+    return on_changed(op_chain, point, x, out, idx_mapping=lambda: wrapped(point, x.idx_mapping))
 
 
 @variant(
@@ -89,4 +69,4 @@ def filtered_rows_written(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     skip=on_device,
 )
 def chunks_sampled(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return set_up(point, replace(x, prompt_lens_device=torch.zeros_like(x.prompt_lens)), out)
+    return op_chain(point, replace(x, prompt_lens_device=torch.zeros_like(x.prompt_lens)), out)

@@ -29,15 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
-from baselines.post_update.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.post_update.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
-from baselines.workloads.decode_batch import int32
+from baselines.workloads.decode_batch import accepted_drafts, int32
 from baselines.workloads.written import Written, as_arrays
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
@@ -50,10 +49,7 @@ PENALTIES = Axis("penalties", axes.choice("off", "on"), "off", "whether tokens a
 NEW_DRAFTS = Axis("new_drafts", axes.choice("no", "yes"), "no", "whether drafts arrive with the tokens")
 
 
-def _vocab_size(value: Any) -> int:
-    return axes.whole(1)(value)
-
-
+_vocab_size = axes.whole(1)
 #: The last is DeepSeek's, with ids of 17 bits, whose rows of counts leave no room for many requests.
 _vocab_size.examples = (9, 1027, 129280)
 VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
@@ -89,9 +85,7 @@ class Inputs:
     prompt_lens_device: torch.Tensor | None  # [R] int32
     prompt_lens_host: torch.Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
 
-    @property
-    def prompt_lens(self) -> torch.Tensor:
-        return self.prompt_lens_host if self.prompt_lens_device is None else self.prompt_lens_device
+    prompt_lens = slots.in_either_memory("prompt_lens")
 
 
 @dataclass(frozen=True)
@@ -107,9 +101,7 @@ class Outputs:
     all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
     all_token_ids_host: torch.Tensor | None = field(metadata=HOST)
 
-    @property
-    def all_token_ids(self) -> torch.Tensor:
-        return self.all_token_ids_host if self.all_token_ids_device is None else self.all_token_ids_device
+    all_token_ids = slots.in_either_memory("all_token_ids")
 
 
 def _has_drafts(point: Point) -> bool:
@@ -122,8 +114,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     rows, real, k = point.batch_size, slots.num_real(point), point.next_n - 1
     logits = torch.diff(step.query_start_loc[: rows + 1]).numpy().astype(np.int64)
     logits[real - point.prefills : real] = 1
-    accepted = (rng.random((rows, k)) < point.acceptance).cumprod(axis=1)
-    sampled = 1 + np.where(np.arange(k) < logits[:, None] - 1, accepted, 0).sum(axis=1)
+    sampled = 1 + np.minimum(accepted_drafts(rng, point.acceptance, rows, k), np.maximum(logits - 1, 0))
     tokens = torch.full((rows, point.next_n + ROW_PADDING), slots.UNUSED)[:, : point.next_n]
     drawn = slots.token_ids(rng, point.vocab_size, rows, point.next_n)
     tokens.copy_(torch.where(torch.arange(point.next_n) < torch.from_numpy(sampled)[:, None], drawn, slots.UNUSED))
@@ -132,7 +123,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     bins = None
     if point.penalties == "on":
         bins = torch.from_numpy(rng.integers(0, 9, (point.max_num_seqs, point.vocab_size), dtype=np.int32))
-    on_device = point.memory == "device"
     return Inputs(
         idx_mapping=step.idx_mapping,
         cu_num_logits=int32(np.append(0, logits.cumsum())),
@@ -144,15 +134,13 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         total_len=slots.by_slot(idx_mapping, history, point.max_num_seqs),
         new_drafts=slots.token_ids(rng, point.vocab_size, rows, k) if _has_drafts(point) else None,
         output_bin_counts=bins,
-        prompt_lens_device=step.prompt_lens if on_device else None,
-        prompt_lens_host=None if on_device else step.prompt_lens,
+        **slots.placed(point, prompt_lens=step.prompt_lens),
     )
 
 
 def make_outputs(point: Point) -> Outputs:
     capacity, counts = point.max_num_seqs, [torch.empty(point.max_num_seqs, dtype=torch.int32) for _ in range(5)]
     history = torch.empty(capacity, point.history_len, dtype=torch.int32)
-    on_device = point.memory == "device"
     return Outputs(
         num_sampled=counts[0],
         num_rejected=counts[1],
@@ -164,29 +152,22 @@ def make_outputs(point: Point) -> Outputs:
         output_bin_counts=torch.empty(capacity, point.vocab_size, dtype=torch.int32)
         if point.penalties == "on"
         else None,
-        all_token_ids_device=history if on_device else None,
-        all_token_ids_host=None if on_device else history,
+        **slots.placed(point, all_token_ids=history),
     )
 
 
 def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     rows = {"num_sampled": out.num_sampled[: point.batch_size], "num_rejected": out.num_rejected[: point.batch_size]}
-    slots_of = {
-        name: getattr(out, name)
-        for name in (
-            "num_computed_tokens",
-            "total_len",
-            "last_sampled_tokens",
-            "num_accepted_tokens",
-            "draft_tokens",
-            "output_bin_counts",
-        )
-    }
-    return (
-        rows
-        | {name: view for name, view in slots_of.items() if view is not None}
-        | {"all_token_ids": out.all_token_ids}
+    by_slot = (
+        "num_computed_tokens",
+        "total_len",
+        "last_sampled_tokens",
+        "num_accepted_tokens",
+        "draft_tokens",
+        "output_bin_counts",
+        "all_token_ids",
     )
+    return rows | {name: view for name in by_slot if (view := getattr(out, name)) is not None}
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -264,6 +245,4 @@ operator = Operator.of_module(
     __name__,
     summary="sampled tokens -> counts, history, penalties and last tokens of the request slots",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
 )

@@ -8,6 +8,8 @@ import torch
 
 from baselines.seq_lens_update.chains import correct_counts, op_chain, set_up, update_by_slot, write_lengths
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
+from baselines.workloads.broken import keeping
+from baselines.workloads.composition import in_sequence
 from harness.contract import Point, variant
 
 
@@ -41,25 +43,13 @@ def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 
 @variant("seq_lens_update", defect="the host's bound is used as the exact length (vLLM #40772)")
 def bound_as_exact(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, rows = op_chain(point, x, out), len(x.num_scheduled)
-
-    def launch() -> None:
-        chain()
-        out.seq_lens[:rows].copy_(out.seq_lens_cpu_upper_bound[:rows], non_blocking=True)
-
-    return launch
+    lens, bound = (lengths[: len(x.num_scheduled)] for lengths in (out.seq_lens, out.seq_lens_cpu_upper_bound))
+    return in_sequence(op_chain(point, x, out), lambda: lens.copy_(bound, non_blocking=True))
 
 
 @variant("seq_lens_update", defect="rows past the batch keep the lengths of a larger step (xllm #1939)")
 def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, tail = op_chain(point, x, out), out.seq_lens[len(x.num_scheduled) :]
-
-    def launch() -> None:
-        before = tail.clone()
-        chain()
-        tail.copy_(before)
-
-    return launch
+    return keeping(op_chain(point, x, out), out.seq_lens[len(x.num_scheduled) :])
 
 
 @variant(

@@ -44,10 +44,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.seq_lens_update.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
-from baselines.workloads.decode_batch import int32, query_lens
+from baselines.workloads.decode_batch import accepted_drafts, int32, query_lens
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 #: Contents of buffer rows that no request had. A sum with it is recognisable, and never a legal length.
@@ -214,8 +213,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     # What the previous step did, by its rows. One without drafts produced one token, or none in the middle of a prompt.
     drafts = rng.permutation(query_lens(point.decode_len, prev_rows, point.next_n) - 1)
     drafts[prev_pos[decodes:][prev_pos[decodes:] >= 0]] = 0
-    accepted = (rng.random((prev_rows, point.next_n - 1)) < point.acceptance).cumprod(axis=1)
-    accepted = np.where(np.arange(point.next_n - 1) < drafts[:, None], accepted, 0).sum(axis=1)
+    accepted = np.minimum(accepted_drafts(rng, point.acceptance, prev_rows, point.next_n - 1), drafts)
     valid = np.where(drafts > 0, accepted + 1, rng.integers(0, 2, prev_rows))
 
     # The same by rows of this step; the zero appended is for prev_pos = -1.
@@ -322,6 +320,4 @@ operator = Operator.of_module(
     summary="accepted tokens of the previous step -> computed counts, lengths and positions on the device, "
     "a bound on the host",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
 )

@@ -10,25 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from baselines.post_update.cases import chunks, last_chunks
 from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.step_epilogue.operator import Inputs
-
-
-def _prompt_lens(x: Inputs) -> torch.Tensor:
-    return x.prompt_lens_host if x.prompt_lens_device is None else x.prompt_lens_device
-
-
-def _chunks(x: Inputs) -> None:
-    """Every request is in the middle of its prompt: nothing counts, and the drafter goes on with the prompt."""
-    real = x.idx_mapping >= 0
-    _prompt_lens(x)[x.idx_mapping[real]] = x.seq_lens[real] + 1
-
-
-def _last_chunks(x: Inputs) -> None:
-    real = x.idx_mapping >= 0
-    _prompt_lens(x)[x.idx_mapping[real]] = x.seq_lens[real]
 
 
 def _block_ends(x: Inputs) -> None:
@@ -62,8 +48,8 @@ EDGE_CASES = [
     EdgeCase("all rejected", _BATCH | {"acceptance": 0}),
     EdgeCase("padding rows", _BATCH | {"padding": 0.4}),
     EdgeCase("chunks beside decodes", _BATCH | {"prefills": 3}),
-    EdgeCase("all rows chunks", _STATES | {"batch_size": 3, "prefills": 3}, _chunks),
-    EdgeCase("all rows last chunks", _BATCH | {"batch_size": 3, "prefills": 3}, _last_chunks),
+    EdgeCase("all rows chunks", _STATES | {"batch_size": 3, "prefills": 3}, chunks),
+    EdgeCase("all rows last chunks", _BATCH | {"batch_size": 3, "prefills": 3}, last_chunks),
     EdgeCase("a row of 1100 tokens", {"batch_size": 2, "max_num_seqs": 3, "prefills": 1, "prefill_len": 1100, "max_model_len": 1200, "context_len": 1150, "max_num_batched_tokens": 1110, "history_len": 8}),  # noqa: E501
     EdgeCase("R = B + 1536", _BATCH | {"batch_size": 3, "max_num_seqs": 1539}),
     EdgeCase("penalties, host memory", _STATES | {"penalties": "on", "memory": "uva", "prefills": 2}),

@@ -11,6 +11,7 @@ import torch
 from baselines.mamba_align_step import chains as mamba_align_step
 from baselines.step_epilogue.chains import CHAINS, on_device, op_chain
 from baselines.step_epilogue.operator import PARTS, Inputs, Outputs, with_states
+from baselines.workloads.broken import keeping
 from baselines.workloads.composition import Setup, with_inputs
 from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
@@ -70,11 +71,4 @@ def states_before_update(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
     skip=on_device,
 )
 def last_index_not_padded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, tail = op_chain(point, x, out), out.last_token_indices[num_real(point) :]
-
-    def launch() -> None:
-        before = tail.clone()
-        chain()
-        tail.copy_(before)
-
-    return launch
+    return keeping(op_chain(point, x, out), out.last_token_indices[num_real(point) :])

@@ -24,7 +24,6 @@ import torch
 from baselines.draft_inputs import operator as draft_inputs
 from baselines.mamba_align_step import operator as mamba_align_step
 from baselines.post_update import operator as post_update
-from baselines.step_epilogue.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.composition import Composition, Part, part_point
@@ -119,27 +118,23 @@ class Inputs:
     target_positions: torch.Tensor  # [max_num_batched_tokens] int64
     num_tokens: int  # A
 
+    prompt_lens = slots.in_either_memory("prompt_lens")
+
 
 def make_inputs(point: Point, seed: int) -> Inputs:
     x, rng = post_update.make_inputs(update_point(point), seed), np.random.default_rng([seed, 7])
     real, capacity, tokens = slots.num_real(point), point.max_num_seqs, slots.num_tokens(point)
-    lens = x.seq_lens[:real].numpy().astype(np.int64)
-    query = torch.diff(x.query_start_loc[: real + 1]).tolist()
-    ids = torch.full((point.max_num_batched_tokens,), slots.UNUSED, dtype=torch.int32)
-    pos = torch.full((point.max_num_batched_tokens,), slots.UNUSED)
-    token = lambda count: slots.token_ids(rng, point.vocab_size, count).int()  # noqa: E731
-    ids[:tokens] = token(tokens)
-    pos[:tokens] = torch.cat([torch.arange(n - q, n) for n, q in zip(lens.tolist(), query, strict=True)])
-    columns = (lens - 1) // point.mamba_block_size
+    ids, following = (slots.token_ids(rng, point.vocab_size, count).int() for count in (tokens, capacity))
+    columns = (x.seq_lens[:real].numpy().astype(np.int64) - 1) // point.mamba_block_size
     shared = {name: getattr(x, name) for name in Inputs.__dataclass_fields__ if hasattr(x, name)}
     return Inputs(
         **shared,
-        next_prefill_tokens=token(capacity),
+        next_prefill_tokens=following,
         state_columns_before=slots.by_slot(x.idx_mapping[:real].numpy(), columns, capacity)
         if with_states(point)
         else None,
-        target_input_ids=ids,
-        target_positions=pos,
+        target_input_ids=slots.by_token(point, ids),
+        target_positions=slots.positions(point, x),
         num_tokens=tokens,
     )
 
@@ -159,7 +154,5 @@ operator = Operator.of_module(
     __name__,
     summary="what a sampled step leaves behind: counts, state of the slots, the drafter's first inputs, states to move",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -15,23 +15,24 @@ if TYPE_CHECKING:
     from baselines.step_inputs.operator import Inputs
 
 
-def _lengths(x: Inputs) -> torch.Tensor:
-    """Length of every row after the step."""
-    return x.num_computed_tokens[x.idx_mapping] + torch.diff(x.query_start_loc[: len(x.idx_mapping) + 1])
+def _lengths(x: Inputs, slots: torch.Tensor) -> torch.Tensor:
+    """After the step, of the first rows, whose slots these are."""
+    return x.num_computed_tokens[slots] + torch.diff(x.query_start_loc[: len(slots) + 1])
 
 
 def _prompt_ends(ahead: int):
     """Every prompt ends this many tokens after the step; before its end where negative."""
 
     def edit(x: Inputs) -> None:
-        x.prompt_lens[x.idx_mapping] = (_lengths(x) + ahead).clamp(min=1)
+        x.prompt_lens[x.idx_mapping] = (_lengths(x, x.idx_mapping) + ahead).clamp(min=1)
 
     return edit
 
 
-def _prompts_end_anywhere(x: Inputs) -> None:
+def prompts_end_anywhere(x: Inputs) -> None:
     """Row by row one token later, from four tokens before the step's end to some after it."""
-    x.prompt_lens[x.idx_mapping] = (_lengths(x) - 4 + torch.arange(len(x.idx_mapping), dtype=torch.int32)).clamp(min=1)
+    slots = x.idx_mapping[x.idx_mapping >= 0]
+    x.prompt_lens[slots] = (_lengths(x, slots) - 4 + torch.arange(len(slots), dtype=torch.int32)).clamp(min=1)
 
 
 def _placeholders(x: Inputs) -> None:
@@ -42,7 +43,7 @@ def _placeholders(x: Inputs) -> None:
 
 def _from_the_start(x: Inputs) -> None:
     x.num_computed_tokens[x.idx_mapping] = 0
-    x.prompt_lens[x.idx_mapping] = _lengths(x)
+    x.prompt_lens[x.idx_mapping] = _lengths(x, x.idx_mapping)
 
 
 def _long_decodes(x: Inputs) -> None:
@@ -69,7 +70,8 @@ def _zeros(x: Inputs) -> None:
 
 def _prompts_end_in_steps(x: Inputs) -> None:
     """Row by row one token later, around the end of the step, of the rows that the history has room for."""
-    lens, slots = _lengths(x), x.idx_mapping
+    slots = x.idx_mapping
+    lens = _lengths(x, slots)
     ends = (lens - 3 + torch.arange(len(lens), dtype=torch.int32) % 6).clamp(min=1)
     x.prompt_lens[slots] = torch.where(
         torch.maximum(lens, ends) < x.all_token_ids.shape[1] - 9, ends, x.prompt_lens[slots]
@@ -91,15 +93,15 @@ EDGE_CASES = [
     EdgeCase("chunks beside decodes", _BATCH | {"prefills": 4}),
     EdgeCase("chunks only, middle of their prompts", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(9)),
     EdgeCase("the last chunk ends with the prompt", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(0)),
-    EdgeCase("prompts end anywhere in decodes", _PROMPT, _prompts_end_anywhere),
-    EdgeCase("prompts end anywhere, k = 7", _PROMPT | {"next_n": 8, "batch_size": 12}, _prompts_end_anywhere),
+    EdgeCase("prompts end anywhere in decodes", _PROMPT, prompts_end_anywhere),
+    EdgeCase("prompts end anywhere, k = 7", _PROMPT | {"next_n": 8, "batch_size": 12}, prompts_end_anywhere),
     EdgeCase("prompts end one token before the step's end", _PROMPT, _prompt_ends(-1)),
     EdgeCase("one prompt token and placeholders", _PROMPT, _placeholders),
     EdgeCase("draft rows inside the prompt", _PROMPT, _prompt_ends(5)),
     EdgeCase("from the first token", _PROMPT | {"context_len": 4}, _from_the_start),
     EdgeCase("decodes of 20 tokens with one logit row", _BATCH | {"prefills": 4}, _long_decodes),
     EdgeCase("no new token", _BATCH | {"new_tokens": 0, "max_decode_len": 3}),
-    EdgeCase("no new token, prompts end anywhere", _PROMPT | {"new_tokens": 0, "max_decode_len": 3}, _prompts_end_anywhere),  # noqa: E501
+    EdgeCase("no new token, prompts end anywhere", _PROMPT | {"new_tokens": 0, "max_decode_len": 3}, prompts_end_anywhere),  # noqa: E501
     EdgeCase("no new token, chunks beside decodes", _BATCH | {"new_tokens": 0, "prefills": 4}),
     EdgeCase("look-ahead 3, the prompt goes on for 1 token", _PROMPT | {"look_ahead": 3}, _prompt_ends(1)),
     EdgeCase("look-ahead 3, the prompt goes on for 2 tokens", _PROMPT | {"look_ahead": 3}, _prompt_ends(2)),

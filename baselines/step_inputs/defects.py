@@ -9,6 +9,8 @@ import torch
 
 from baselines.step_inputs.chains import on_device, op_chain, set_up
 from baselines.step_inputs.operator import Inputs, Outputs
+from baselines.workloads.broken import keeping, rows_for_slots
+from baselines.workloads.composition import in_sequence
 from harness.contract import Point, variant
 
 
@@ -18,25 +20,13 @@ from harness.contract import Point, variant
     skip=on_device,
 )
 def drafted_by_value(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, n = op_chain(point, x, out), x.num_logits
-
-    def launch() -> None:
-        chain()
-        out.draft_sampled[:n].copy_(out.input_ids[out.logits_indices[:n]])
-
-    return launch
+    sampled, token = out.draft_sampled[: x.num_logits], out.logits_indices[: x.num_logits]
+    return in_sequence(op_chain(point, x, out), lambda: sampled.copy_(out.input_ids[token]))
 
 
 @variant("step_inputs", defect="rows past the batch keep the lengths of a larger step (xllm #1939)", skip=on_device)
 def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, tail = op_chain(point, x, out), out.seq_lens[len(x.idx_mapping) :]
-
-    def launch() -> None:
-        before = tail.clone()
-        chain()
-        tail.copy_(before)
-
-    return launch
+    return keeping(op_chain(point, x, out), out.seq_lens[len(x.idx_mapping) :])
 
 
 @variant(
@@ -58,4 +48,4 @@ def prompt_overwritten(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     skip=on_device,
 )
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return set_up(point, replace(x, idx_mapping=torch.arange(len(x.idx_mapping), device=x.idx_mapping.device)), out)
+    return op_chain(point, rows_for_slots(x), out)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.step_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from baselines.step_inputs.cases import CONTENTS
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -52,15 +52,7 @@ PROMPT_ROWS = Axis(
 )
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of prompt and output that a slot holds")
 AXES = slots.bounded(
-    axes.BATCH_SIZE,
-    axes.NEXT_N,
-    axes.MAX_DECODE_LEN,
-    axes.DECODE_LEN,
-    axes.CONTEXT_LEN,
-    axes.MAX_MODEL_LEN,
-    slots.PREFILLS,
-    slots.PREFILL_LEN,
-    slots.MAX_NUM_SEQS,
+    *slots.REAL_STEP,
     NEW_TOKENS,
     LOOK_AHEAD,
     PROMPT_ROWS,
@@ -102,13 +94,8 @@ class Inputs:
     prompt_lens_host: torch.Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
     all_token_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
 
-    @property
-    def prompt_lens(self) -> torch.Tensor:
-        return self.prompt_lens_host if self.prompt_lens_device is None else self.prompt_lens_device
-
-    @property
-    def all_token_ids(self) -> torch.Tensor:
-        return self.all_token_ids_host if self.all_token_ids_device is None else self.all_token_ids_device
+    prompt_lens = slots.in_either_memory("prompt_lens")
+    all_token_ids = slots.in_either_memory("all_token_ids")
 
 
 @dataclass(frozen=True)
@@ -147,7 +134,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     prompts = np.where(chunk, np.minimum(computed + rest, point.history_len), np.minimum(prompts, computed))
     token = lambda *shape: slots.token_ids(rng, VOCAB_SIZE, *shape)  # noqa: E731
     lens, history = slots.by_slot(idx_mapping, prompts, capacity), token(capacity, point.history_len).int()
-    counts, on_device = _logit_counts(point, query), point.memory == "device"
+    counts = _logit_counts(point, query)
     return Inputs(
         idx_mapping=step.idx_mapping,
         query_start_loc=step.query_start_loc,
@@ -155,12 +142,9 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         num_computed_tokens=slots.by_slot(idx_mapping, computed, capacity),
         last_sampled_tokens=token(capacity),
         draft_tokens=token(capacity, point.next_n - 1),
-        prompt_lens_device=lens if on_device else None,
-        all_token_ids_device=history if on_device else None,
         num_tokens=slots.num_tokens(point),
         num_logits=int(counts.sum()),
-        prompt_lens_host=None if on_device else lens,
-        all_token_ids_host=None if on_device else history,
+        **slots.placed(point, prompt_lens=lens, all_token_ids=history),
     )
 
 
@@ -251,7 +235,5 @@ operator = Operator.of_module(
     __name__,
     summary="positions, lengths, input tokens and logit rows of a step, from the request slots",
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -8,27 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
+from baselines.mamba_align_step.cases import reused_slots
+from baselines.step_inputs.cases import prompts_end_anywhere
 from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.step_prologue.operator import Inputs
-
-
-def _prompts_end_anywhere(x: Inputs) -> None:
-    """Row by row one token later, from four tokens before the step's end to some after it."""
-    idx_mapping = x.idx_mapping[x.idx_mapping >= 0]
-    lens = x.num_computed_tokens[idx_mapping] + torch.diff(x.query_start_loc[: len(idx_mapping) + 1])
-    prompts = x.prompt_lens_host if x.prompt_lens_device is None else x.prompt_lens_device
-    prompts[idx_mapping] = (lens - 4 + torch.arange(len(idx_mapping), dtype=torch.int32)).clamp(min=1)
-
-
-def _reused_slots(x: Inputs) -> None:
-    """New requests took over the slots: no running state, count of 1."""
-    idx_mapping = x.idx_mapping[x.idx_mapping >= 0]
-    x.state_columns_before[idx_mapping] = -1
-    x.num_accepted_tokens_before[idx_mapping] = 1
 
 
 def _one_long_row(x: Inputs) -> None:
@@ -59,12 +44,12 @@ EDGE_CASES = [
     EdgeCase("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
     EdgeCase("padding rows, more rows before", _BATCH | {"padding": 0.4, "dirty": 11, "decode_len": "ragged"}),
     EdgeCase("chunks beside decodes", _BATCH | {"prefills": 2, "look_ahead": 2}),
-    EdgeCase("prompts end anywhere, rows not aligned", _BATCH | {"batch_size": 12, "prompt_rows": "some", "padding": 0.2, "max_model_len": 470, "context_len": 450}, _prompts_end_anywhere),  # noqa: E501
+    EdgeCase("prompts end anywhere, rows not aligned", _BATCH | {"batch_size": 12, "prompt_rows": "some", "padding": 0.2, "max_model_len": 470, "context_len": 450}, prompts_end_anywhere),  # noqa: E501
     EdgeCase("three groups, one with a window", _BATCH | {"num_groups": 3, "group_blocks": "mixed", "window": 31, "padding": 0.3}),  # noqa: E501
     EdgeCase("host memory", _BATCH | {"memory": "uva", "prefills": 2, "padding": 0.2, "num_groups": 2}),
     EdgeCase("tails of 2000", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 2051, "max_num_seqs": 2000, "max_model_len": 40, "history_len": 40, "context_len": 40}),  # noqa: E501
     EdgeCase("states, padding rows", _STATES | {"padding": 0.4}),
-    EdgeCase("states, slots reused", _STATES, _reused_slots),
+    EdgeCase("states, slots reused", _STATES, reused_slots),
     EdgeCase("states, a chunk of several blocks, k = 6", _STATES | {"next_n": 7, "prefills": 1, "prefill_len": 100, "max_num_batched_tokens": 150}),  # noqa: E501
     EdgeCase("flatten, B = 1", _FLAT | {"batch_size": 1}),
     EdgeCase("flatten, padding rows and tokens", _FLAT | {"padding": 0.4, "token_padding": 16}),

@@ -10,6 +10,7 @@ import torch
 from baselines.decode_step import chains as decode_step
 from baselines.step_prologue.chains import CHAINS, on_device, op_chain
 from baselines.step_prologue.operator import PARTS, Inputs, Outputs, with_indexer
+from baselines.workloads.broken import on_changed
 from baselines.workloads.composition import in_sequence
 from harness.contract import Point, variant
 
@@ -33,12 +34,10 @@ def _several_groups(point: Point) -> str | None:
 )
 def bounds_for_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def indexer(at: Point, step: decode_step.Inputs, made: decode_step.Outputs) -> Callable[[], None]:
-        bounds = torch.empty_like(step.seq_lens)
+        def bounds() -> torch.Tensor:
+            return (step.seq_lens + point.next_n - 1).clamp(max=point.max_model_len) * (step.seq_lens > 0)
 
-        def bound() -> None:
-            bounds.copy_((step.seq_lens + point.next_n - 1).clamp(max=point.max_model_len) * (step.seq_lens > 0))
-
-        return in_sequence(bound, decode_step.op_chain(at, replace(step, seq_lens=bounds), made))
+        return on_changed(decode_step.op_chain, at, step, made, seq_lens=bounds)
 
     return PARTS.sequence(*CHAINS[:-1], indexer)(point, x, out)
 
@@ -57,14 +56,8 @@ def boundaries_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     skip=_several_groups,
 )
 def slots_of_the_first_group(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain = op_chain(point, x, out)
     others = out.slot_mappings[1 : point.num_groups - point.state_groups]
-
-    def launch() -> None:
-        chain()
-        others.copy_(out.slot_mappings[:1].expand_as(others))
-
-    return launch
+    return in_sequence(op_chain(point, x, out), lambda: others.copy_(out.slot_mappings[:1].expand_as(others)))
 
 
 @variant(
@@ -74,15 +67,12 @@ def slots_of_the_first_group(point: Point, x: Inputs, out: Outputs) -> Callable[
 )
 def padding_rows_own_slot_0(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Slot -1 is clamped for the gather and never told apart again."""
-    chain, rows = op_chain(point, x, out), point.batch_size
     states = x.tables[x.starts[point.num_groups - point.state_groups] :][: point.next_n]
-
-    def launch() -> None:
-        chain()
-        padding = (x.idx_mapping < 0)[None, :, None]
-        out.state_slots[:, :rows].copy_(torch.where(padding, states, out.state_slots[:, :rows]))
-
-    return launch
+    slots = out.state_slots[:, : point.batch_size]
+    return in_sequence(
+        op_chain(point, x, out),
+        lambda: slots.copy_(torch.where((x.idx_mapping < 0)[None, :, None], states, slots)),
+    )
 
 
 @variant(
@@ -91,13 +81,10 @@ def padding_rows_own_slot_0(point: Point, x: Inputs, out: Outputs) -> Callable[[
     skip=_with_states,
 )
 def scheduler_block_size(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, rows = op_chain(point, x, out), point.batch_size
-
-    def launch() -> None:
-        chain()
+    def recount() -> None:
         s = x.idx_mapping.clamp(min=0)
-        length = x.num_computed_tokens[s] + torch.diff(x.query_start_loc[: rows + 1])
+        length = x.num_computed_tokens[s] + torch.diff(x.query_start_loc[: point.batch_size + 1])
         column = (length - 1).clamp(min=0) // point.block_size
         out.state_columns[s] = torch.where(x.idx_mapping >= 0, column, out.state_columns[s]).int()
 
-    return launch
+    return in_sequence(op_chain(point, x, out), recount)

@@ -39,11 +39,10 @@ from baselines.decode_step import operator as decode_step
 from baselines.gather_block_tables import operator as gather_block_tables
 from baselines.mamba_align_step import operator as mamba_align_step
 from baselines.step_inputs import operator as step_inputs
-from baselines.step_prologue.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.composition import Composition, Part, part_point
-from baselines.workloads.decode_batch import int32
+from baselines.workloads.decode_batch import accepted_drafts, int32
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
 from harness.contract import HOST, Axis, Operator, Point, Rule
 
@@ -159,6 +158,8 @@ class Inputs:
     all_token_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
     num_blocks_host: torch.Tensor | None = field(metadata=HOST, default=None)
 
+    prompt_lens = slots.in_either_memory("prompt_lens")
+
 
 def _state_tables(point: Point, flat: torch.Tensor) -> torch.Tensor:
     """[state_groups, R, W]: the tables of the groups that hold states, which have one width and lie side by side."""
@@ -233,19 +234,15 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     accepted = columns = None
     if point.state_groups:
         rng = np.random.default_rng([seed, 6])
-        drafts = (rng.random((real, point.next_n - 1)) < point.acceptance).cumprod(axis=1).sum(axis=1)
+        drafts = accepted_drafts(rng, point.acceptance, real, point.next_n - 1)
         accepted, columns = mamba_align_step.running_states(point, rng, computed, 1 + drafts)
-    owned, on_device = slots.num_blocks(point, step), point.memory == "device"
+    unchanged = {name: value for name, value in vars(x).items() if name not in ("idx_mapping", "cu_num_logits")}
     return Inputs(
+        **unchanged,
+        **slots.placed(point, num_blocks=slots.num_blocks(point, step)),
         idx_mapping=idx_mapping,
-        query_start_loc=x.query_start_loc,
         query_start_loc_cpu=x.query_start_loc[: rows + 1].clone(),
         cu_num_logits=torch.cat([x.cu_num_logits, x.cu_num_logits[-1:].expand(rows - real)]),
-        num_computed_tokens=x.num_computed_tokens,
-        last_sampled_tokens=x.last_sampled_tokens,
-        draft_tokens=x.draft_tokens,
-        prompt_lens_device=x.prompt_lens_device,
-        all_token_ids_device=x.all_token_ids_device,
         state_columns_before=None if columns is None else slots.by_slot(of_rows, columns, capacity),
         num_accepted_tokens_before=None if accepted is None else slots.by_slot(of_rows, accepted, capacity),
         tables=slots.make_tables(point, step, seed),
@@ -255,12 +252,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         reach=int32(gather_block_tables.reaches(point)),
         enabled=torch.arange(point.num_groups) < point.num_groups - point.state_groups,
         sharded=torch.zeros(point.num_groups, dtype=torch.bool),
-        num_blocks_device=owned if on_device else None,
-        num_tokens=x.num_tokens,
-        num_logits=x.num_logits,
-        prompt_lens_host=x.prompt_lens_host,
-        all_token_ids_host=x.all_token_ids_host,
-        num_blocks_host=None if on_device else owned,
     )
 
 
@@ -281,7 +272,5 @@ operator = Operator.of_module(
     summary="all metadata before the forward pass, from the request slots: inputs, tables, slots, states, indexer",
     indices={"slot_mappings": ("g", "t")},
     baseline="op_chain",
-    edge_cases=EDGE_CASES,
-    sequences=SEQUENCES,
     redundant=slots.redundant,
 )

@@ -180,6 +180,9 @@ LENGTHS_FIT = Rule(
     "max_model_len ({max_model_len}) and the tokens of a block must be less than 2^31, as lengths are int32",
     lambda p: max(p.max_model_len, p.get("block_size", 1)) < 2**31,
 )
+SEQS_FIT = Rule(
+    "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.batch_size <= p.max_num_seqs
+)
 
 #: The axes and rules of every operator over a decode step.
 DECODE_STEP = (BATCH_SIZE, NEXT_N, MAX_DECODE_LEN, DECODE_LEN, CONTEXT_LEN, MAX_MODEL_LEN, PADDING)

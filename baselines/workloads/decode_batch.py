@@ -100,6 +100,11 @@ def query_lens(pattern: str, count: int, top: int) -> np.ndarray:
     return lengths
 
 
+def accepted_drafts(rng: np.random.Generator, acceptance: float, count: int, drafts: int) -> np.ndarray:
+    """int64 [count]: leading drafts accepted, of ``drafts`` that each pass with ``acceptance``."""
+    return (rng.random((count, drafts)) < acceptance).cumprod(axis=1).sum(axis=1)
+
+
 def _prefix(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)])
 

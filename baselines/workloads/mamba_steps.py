@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from baselines.workloads import axes
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, int32, make_batch
+from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, accepted_drafts, int32, make_batch
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Point, Rule
 
@@ -77,9 +77,6 @@ RULES = (
     axes.CONTEXT_FITS,
     axes.ROW_FITS,
 )
-SEQS_FIT = Rule(
-    "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.batch_size <= p.max_num_seqs
-)
 
 
 @dataclass(frozen=True)
@@ -117,16 +114,12 @@ def last_block(tokens: int, block_size: int) -> int:
     return max(cdiv(tokens, block_size) - 1, 0)
 
 
-def num_accepted(rng: np.random.Generator, acceptance: float, count: int, drafts: int) -> np.ndarray:
-    """int64 [count]: 1 + the number of leading drafts accepted, of ``drafts`` that each pass with ``acceptance``."""
-    return 1 + np.cumprod(rng.random((count, drafts)) < acceptance, axis=1, dtype=np.int64).sum(axis=1)
-
-
 def make_step(point: Point, seed: int) -> Step:
     """One legal step. The previous one scheduled 1 + k tokens, or fewer where max_model_len ended the sequence."""
     batch, rng, k = make_batch(point, seed), np.random.default_rng([seed, 2]), point.num_speculative_blocks
     computed = (batch.seq_lens - batch.decode_lens).numpy().astype(np.int64)
-    accepted = np.minimum(num_accepted(rng, point.acceptance, point.batch_size, k), np.maximum(computed, 1))
+    drafts = accepted_drafts(rng, point.acceptance, point.batch_size, k)
+    accepted = np.minimum(1 + drafts, np.maximum(computed, 1))
     scheduled = np.minimum(1 + k, point.max_model_len - computed + accepted)
     anchors = (computed - accepted + scheduled - 1) // point.mamba_block_size
     unknown = (computed == 0) | (rng.random(point.batch_size) < point.get("churn", 0.0))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +72,19 @@ STEP = (
     PREFILL_LEN,
     MAX_NUM_SEQS,
 )
-#: The same without idle ranks.
+#: The same without padding, of operators whose rows are all real.
+REAL_STEP = (
+    axes.BATCH_SIZE,
+    axes.NEXT_N,
+    axes.MAX_DECODE_LEN,
+    axes.DECODE_LEN,
+    axes.CONTEXT_LEN,
+    axes.MAX_MODEL_LEN,
+    PREFILLS,
+    PREFILL_LEN,
+    MAX_NUM_SEQS,
+)
+#: With padding, but without idle ranks.
 BUSY_STEP = tuple(axes.PADDING if axis is PADDING else axis for axis in STEP)
 #: Sizes worth verifying of an operator over request slots: more rows and tokens than 14 and 16 bits count, and a
 #: reference in Python still takes less than a second.
@@ -226,11 +239,39 @@ def token_ids(rng: np.random.Generator, vocab_size: int, *shape: int) -> torch.T
     return torch.from_numpy(np.where(rng.random(shape) < 0.3, drawn % 3, drawn))
 
 
+def by_token(point: Point, tokens: torch.Tensor) -> torch.Tensor:
+    """[max_num_batched_tokens]: ``tokens``, and UNUSED behind them."""
+    return torch.nn.functional.pad(tokens, (0, point.max_num_batched_tokens - len(tokens)), value=UNUSED)
+
+
+def positions(point: Point, step: Any) -> torch.Tensor:
+    """[max_num_batched_tokens] int64: positions of a step's tokens. step: anything with its lengths and boundaries."""
+    ends, query = step.seq_lens.tolist(), torch.diff(step.query_start_loc).tolist()
+    return by_token(point, torch.cat([torch.arange(end - query[b], end) for b, end in enumerate(ends)]))
+
+
 def by_slot(idx_mapping: np.ndarray, values: np.ndarray, slots: int, unused: int = UNUSED) -> torch.Tensor:
     """int32 [slots]: ``values`` at the slots ``idx_mapping``, ``unused`` elsewhere."""
     array = np.full(slots, unused, dtype=np.int64)
     array[idx_mapping] = values
     return int32(array)
+
+
+def in_either_memory(name: str) -> property:
+    """Of inputs or outputs that hold an array on the device or, where memory = uva, in pinned memory: the one it is."""
+
+    def array(self: Any) -> torch.Tensor:
+        on_device = getattr(self, f"{name}_device")
+        return getattr(self, f"{name}_host") if on_device is None else on_device
+
+    return property(array)
+
+
+def placed(point: Point, **arrays: torch.Tensor) -> dict[str, torch.Tensor | None]:
+    """The fields of such arrays: <name>_device and <name>_host, one of which is None."""
+    here, other = ("device", "host") if point.memory == "device" else ("host", "device")
+    fields = {f"{name}_{here}": array for name, array in arrays.items()}
+    return fields | {f"{name}_{other}": None for name in arrays}
 
 
 def rows_of_slots(idx_mapping: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ import pytest
 from tests import quick_workers
 from tests.tier import full
 from tools import mutate
-from tools.mutate import Case, Mutant, Result, TableError, all_cases, chosen, main, mutated, run_all
+from tools.mutate import Case, Mutant, Result, Settings, TableError, all_cases, chosen, main, mutated, run_all
 
 CASES = all_cases()
 
@@ -61,7 +61,7 @@ def test_mutants_are_rejected_by_the_part_that_the_table_expects(device):
     path, old = "baselines/decode_native/operator.py", 'baseline="chain_clamp",'
     as_is = Case("decode_native", "flat_view", path, Mutant(old, f"{old} ", "nothing", "equivalent"))
     files = {case.path: (mutate.ROOT / case.path).read_bytes() for case in (*cases, as_is)}
-    results = dict(run_all([*cases, as_is], device, jobs=2, sweep=False))
+    results = dict(run_all([*cases, as_is], 2, Settings(device, sweep=False)))
     assert results[len(cases)].passed
     assert [results[i].killer for i in range(len(cases))] == [killer for _, _, killer in HANDFUL]
     assert [case.mutant.killer for case in cases] == [killer for _, _, killer in HANDFUL]
@@ -119,7 +119,7 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
 def test_a_mutant_that_hangs_is_rejected():
     endless = Mutant("view.clamp_(min=0)", "[None for _ in iter(int, 1)]", "the end", "edge case")
     case = Case("decode_native", "flat_view", "baselines/decode_native/chains.py", endless)
-    ((_, result),) = run_all([case], "cpu", jobs=1, sweep=False, timeout_s=1.5)
+    ((_, result),) = run_all([case], 1, Settings("cpu", sweep=False, timeout_s=1.5))
     assert (result.killer, result.message) == ("no_crash", "no end within 1.5 s")
 
 
