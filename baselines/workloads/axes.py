@@ -160,7 +160,7 @@ COMPRESS_RATIO = Axis(
 )
 
 
-def num_sms(doc: str, maximum: int | None = None) -> Axis:
+def num_sms(doc: str, maximum: int = INT32_MAX) -> Axis:
     """SMs that a schedule distributes work over, 132 (H200) by default. ``doc`` says what they are to the operator."""
     return Axis("num_sms", whole(1, maximum), 132, doc, used={132: "H200", 148: "B200", 78: "H20"})
 
