@@ -104,14 +104,15 @@ def _code(path: Path, definitions: Sequence[str]) -> bytes | list[str]:
         definitions = ()
     if not definitions:
         return path.read_bytes()
-    return [ast.dump(found) if (found := definition(top, name)) is not None else "" for name in definitions]
+    statements = [definition(top, name) for name in definitions]
+    return ["" if statement is None else ast.dump(statement) for statement in statements]
 
 
 def definition(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
     """The statement that defines ``kernel``, or ``Class.kernel``; None where there is none."""
     first, _, inner = name.partition(".")
-    found = next((statement for statement in body if first in _defined(statement)), None)
-    return definition(getattr(found, "body", ()), inner) if inner else found
+    statement = next((one for one in body if first in _defined(one)), None)
+    return definition(getattr(statement, "body", ()), inner) if inner else statement
 
 
 def _defined(statement: ast.stmt) -> list[str]:

@@ -15,11 +15,13 @@ import triton
 from baselines.decode_flatten import operator as flatten
 from baselines.k_quant_gather import operator as gather
 from baselines.mamba_spec_metadata import operator as mamba
+from baselines.workloads.integers import cdiv
 from baselines.workloads.mamba_steps import slots_per_step
 from harness.contract import GPU, Point, variant
 from harness.engine_launch import EngineLaunch, own
 from harness.packages import file_in
-from upstream._kernel_source import definitions, triton_kernel
+from upstream._kernel_source import triton_kernel
+from upstream._vllm import MAMBA, Definitions
 
 # --- k_quant_gather ---------------------------------------------------------------------------------------------------
 
@@ -94,13 +96,13 @@ def _skip_flatten(point: Point) -> str | None:
     return None if point.indices == "no" else "vLLM's uniform kernel writes no indices"
 
 
-def _columns(point: Point) -> int:
+def table_columns(point: Point) -> int:
     """Of the expanded table."""
-    return triton.cdiv(point.max_model_len, point.block_size)
+    return cdiv(point.max_model_len, point.block_size)
 
 
 def _beyond_flatten(point: Point, x: flatten.Inputs) -> bool:
-    return x.block_table.shape[1] < _columns(point) or (
+    return x.block_table.shape[1] < table_columns(point) or (
         not _clamps() and bool((x.seq_lens < point.max_decode_len).any())
     )
 
@@ -126,23 +128,22 @@ def vllm_triton(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callab
     return launch
 
 
-VARLEN, VARLEN_KERNEL = "v1/attention/ops/metadata.py", "_indexer_decode_metadata_kernel"
+VARLEN = Definitions("v1/attention/ops/metadata.py", "_token_request", "_indexer_decode_metadata_kernel")
 #: Entries of the tail that a program clears, as vLLM launches the kernel.
 TAIL = 256
 
 
 @variant(
     "decode_flatten",
-    requires=f"vllm:{VARLEN}::_token_request,{VARLEN_KERNEL}",
+    requires=VARLEN.need,
     skip=lambda point: None if point.indices == "yes" else "vLLM's kernel for SM100 writes indices, too",
-    fails_on=lambda point, x: x.block_table.shape[1] > _columns(point),
+    fails_on=lambda point, x: x.block_table.shape[1] > table_columns(point),
 )
 def vllm_varlen(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callable[[], None]:
     """vLLM's kernel for SM100 (#56562), which copies all columns of the source. It keeps the number of tokens of each
     request, where the operator has the length: a copy that is not timed.
     """
-    kernels = definitions(file_in("vllm", VARLEN), ["_token_request", VARLEN_KERNEL])
-    kernel, requests = getattr(kernels, VARLEN_KERNEL), len(x.seq_lens)
+    kernel, requests = VARLEN()._indexer_decode_metadata_kernel, len(x.seq_lens)
     tokens, capacity = x.num_decode_tokens, len(out.lens)
     grid = (max(requests, tokens + triton.cdiv(capacity - tokens, TAIL)),)
     request_lens, per_request = out.request_lens[:requests], torch.empty_like(x.seq_lens)
@@ -171,7 +172,8 @@ def vllm_varlen(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callab
 
 # --- mamba_spec_metadata ----------------------------------------------------------------------------------------------
 
-MAMBA, ALIGN = "v1/worker/mamba_utils.py", "get_aligned_state_indices_multi_group_kernel"
+ALIGN = "get_aligned_state_indices_multi_group_kernel"
+ALIGNED_SLOTS = Definitions(MAMBA, ALIGN)
 #: Rows of a program, as vLLM launches it.
 ROWS = 32
 INTERPRETED = {"*, rows beyond 2^31": "Triton's interpreter makes the stride 32-bit, although it is annotated as int64"}
@@ -179,7 +181,7 @@ INTERPRETED = {"*, rows beyond 2^31": "Triton's interpreter makes the stride 32-
 
 @variant(
     "mamba_spec_metadata",
-    requires=f"vllm:{MAMBA}::{ALIGN}",
+    requires=ALIGNED_SLOTS.need,
     skip=lambda p: None if p.cache_mode == "align" else "vLLM's kernel is for mode align",
     known_failures={
         "align, padding rows hold stale inputs": "vLLM zeroes the table rows of padding before",
@@ -189,7 +191,7 @@ INTERPRETED = {"*, rows beyond 2^31": "Triton's interpreter makes the stride 32-
 )
 def vllm_align(point: Point, x: mamba.Inputs, out: mamba.Outputs) -> Callable[[], None]:
     """vLLM's state slots of mode align (0.33) for one group, and the staging of accepted counts with their padding."""
-    kernel = triton_kernel(file_in("vllm", MAMBA), (ALIGN,))
+    kernel = ALIGNED_SLOTS().get_aligned_state_indices_multi_group_kernel
     size, slots = point.batch_size, slots_per_step(point)
     tables = torch.tensor([x.block_table.data_ptr()], dtype=torch.int64, device=x.block_table.device)
     grid = (triton.cdiv(size, ROWS),)

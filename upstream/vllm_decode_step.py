@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from baselines.decode_step.operator import Inputs, Outputs, schedule_part, tile_part
-from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
 from kernels.mla_tile_schedule import triton as tile_kernel
 from kernels.paged_mqa_schedule import triton as schedule_kernel
 from upstream._vllm import Definitions, needs
-from upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER
+from upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER, table_columns
 
 SPLIT = "v1/attention/backends/utils.py"
 BUILDER = "DeepseekV32IndexerMetadataBuilder"
@@ -57,7 +56,7 @@ def _fails_on(point: Point, x: Inputs) -> bool:
     """The source is narrower or wider than the table that its rows are copied to, or there are fewer tokens than
     requests, of which each gets a decode length.
     """
-    other_columns = x.block_table.shape[1] != cdiv(point.max_model_len, point.block_size)
+    other_columns = x.block_table.shape[1] != table_columns(point)
     return point.decode_path == "flatten" and (other_columns or x.num_decode_tokens < point.batch_size)
 
 

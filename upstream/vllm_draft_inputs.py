@@ -19,10 +19,13 @@ from upstream._vllm import SPECULATOR, Definitions, needs, state_of_rows, with_k
 
 CODE = Definitions(SPECULATOR, *with_kernels("prepare_prefill_inputs", "prepare_decode_inputs", "update_draft_inputs"))
 NEEDS = needs(CODE)
-#: A length is advanced before it is clamped, and wraps around at the largest int32.
-FAILS_ON = lambda point, x: point.max_model_len == 2**31 - 1  # noqa: E731
 #: Tokens or values that a program takes at a time, as vLLM launches its kernels.
 BLOCK_SIZE = 1024
+
+
+def _fails_on(point: Point, x: Inputs) -> bool:
+    """A length is advanced before it is clamped, and wraps around at the largest int32."""
+    return point.max_model_len == 2**31 - 1
 
 
 def first_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -167,14 +170,14 @@ def later_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return lambda: call(*tensors, buffers, out.sample_src_positions, *sizes, advance)
 
 
-@variant("draft_inputs", requires=NEEDS, fails_on=FAILS_ON)
+@variant("draft_inputs", requires=NEEDS, fails_on=_fails_on)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel of the pass, in place but for the first; putting the state back is not timed."""
     made = {"first": first_pass, "second": second_pass, "later": later_pass}[point.draft_pass]
     return EngineLaunch(*_state(point, x, out), made(point, x, out))
 
 
-@variant("draft_inputs", requires=NEEDS, fails_on=FAILS_ON)
+@variant("draft_inputs", requires=NEEDS, fails_on=_fails_on)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's function of the pass; putting the state back is not timed."""
     made = {"first": first_call, "second": second_call, "later": later_call}[point.draft_pass]

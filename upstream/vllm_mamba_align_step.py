@@ -62,12 +62,15 @@ MODEL_STATE = Definitions(
     given=lambda: _used_by_model_state(),
 )
 NEEDS = needs(CODE)
-#: Lengths are rounded up to blocks in 32 bits.
-FAILS_ON = lambda point, x: point.max_model_len + point.mamba_block_size > 2**31 - 1  # noqa: E731
 NEEDS_OF_CALL = (*NEEDS, *needs(STAGING, NULL_BLOCK, GDN_CODE, METADATA, BUILD, MODEL_STATE))
 #: Requests of a program that advances columns, as vLLM launches it.
 BLOCK_SIZE = 256
 MOVE_ROWS = 128
+
+
+def _fails_on(point: Point, x: Inputs) -> bool:
+    """Lengths are rounded up to blocks in 32 bits."""
+    return point.max_model_len + point.mamba_block_size > 2**31 - 1
 
 
 class StateSpec:
@@ -140,7 +143,7 @@ def _without_bytes(columns: int, device: torch.device) -> tuple[tuple[object, ..
     return (tables, 0, none, none, torch.ones_like(zero), none, zero, zero, zero, none), zeros
 
 
-@variant("mamba_align_step", requires=NEEDS, waives="no_alloc", fails_on=FAILS_ON)
+@variant("mamba_align_step", requires=NEEDS, waives="no_alloc", fails_on=_fails_on)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernels and staging copies; putting the state back, and the table of moves, are not timed."""
     return _after(point, x, out) if point.phase == "after_sampling" else _before(point, x, out)
@@ -303,7 +306,7 @@ def skip_call(point: Point) -> str | None:
     requires=NEEDS_OF_CALL,
     skip=skip_call,
     waives=("no_alloc", "graph_safe"),
-    fails_on=FAILS_ON,
+    fails_on=_fails_on,
 )
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's MambaHybridModelState.preprocess_state and prepare_attn with its GDN builders; after sampling the copy of

@@ -66,9 +66,8 @@ class Inputs:
 class Outputs:
     lens: torch.Tensor  # [max_num_batched_tokens] int32
     decode_lens: torch.Tensor  # [max_num_batched_tokens] int32
-    block_table: torch.Tensor = field(
-        metadata=STRIDED
-    )  # [rows, W] int32, W = ceil(max_model_len / block_size), rows >= T, stride(0) >= W
+    # [rows, W] int32, W = ceil(max_model_len / block_size), rows >= T, stride(0) >= W
+    block_table: torch.Tensor = field(metadata=STRIDED)
     indices = request_lens = None  # no fields: operators that are made of this one have none
 
 

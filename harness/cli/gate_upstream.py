@@ -62,16 +62,14 @@ def sides_of(options: argparse.Namespace, folder: Path, catalog: Catalog) -> Ups
         discard(folder)
         raise
     files = {name for name in base.files | head.files if base.files.get(name) != head.files.get(name)}
-    reached = [
-        variant.id
-        for variant in catalog.variants
-        if any(
-            changed(need, name, *(folder / FOLDER / side / name.replace(":", "/") for side in specs))
-            for need in package_needs([variant])
-            for name in files
-        )
-    ]
-    return Upstream(package=package, base=base, head=head, changed=tuple(reached))
+    reached = {
+        need
+        for need in set(needs)
+        for name in files
+        if changed(need, name, *(folder / FOLDER / side / name.replace(":", "/") for side in specs))
+    }
+    variants = tuple(one.id for one in catalog.variants if not reached.isdisjoint(package_needs([one])))
+    return Upstream(package=package, base=base, head=head, changed=variants)
 
 
 def discard(folder: Path) -> None:

@@ -172,7 +172,7 @@ def send(connection: Connection, message: Message | Event) -> None:
 
 
 def receive_message(connection: Connection) -> Message | None:
-    """In a worker; None where no more messages come. Raises EOFError where the session is gone."""
+    """In a worker; None where no more messages come. Raises EOFError where the parent is gone."""
     received = connection.recv_bytes()
     return _with_contents(_message_of(received), connection) if received else None
 

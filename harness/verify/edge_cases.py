@@ -300,19 +300,19 @@ def far_strides(operator: Operator, case: EdgeCase, seed: int) -> dict[tuple[str
     """
     point = operator.complete(case.point)
     inputs, outputs = operator.make_inputs(point, seed), operator.make_outputs(point)
-    views, found = operator.views(point, outputs), {}
+    views, tensors = operator.views(point, outputs), {}
     for input_field in dataclasses.fields(inputs):
         tensor = getattr(inputs, input_field.name)
         padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
         if padded and not input_field.metadata.get("host"):
-            found["row_strides", input_field.name] = tensor, 2**32 if tensor.element_size() == 1 else 2**31
+            tensors["row_strides", input_field.name] = tensor, 2**32 if tensor.element_size() == 1 else 2**31
     for output_field in dataclasses.fields(outputs) if case.edit is None else ():
         tensor, read = getattr(outputs, output_field.name), views.get(output_field.name)
         if output_field.metadata.get("strided") and read is not None and 3 * len(read) > 2 * len(tensor):
-            found["output_strides", output_field.name] = tensor, 2**32
+            tensors["output_strides", output_field.name] = tensor, 2**32
     strides = {
         key: reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
-        for key, (tensor, reach) in found.items()
+        for key, (tensor, reach) in tensors.items()
         if len(tensor) > 1
     }
     return {key: stride for key, stride in strides.items() if stride < 2**31}  # no variant promises to take more

@@ -225,13 +225,13 @@ def writes_at_32_bits(point, x, out):
     ],
 )
 def test_rows_beyond_32_bits_are_read_and_written(setup, wrong_at):
-    found = list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
-    if len(found) < 3:
+    findings = list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
+    if len(findings) < 3:
         pytest.skip("no room for 24 GiB of addresses")
     places = ["B = 1, L = 40, T > A", "long rows, L = 33", "source stride > W"]
-    assert [finding.name for finding in found] == places
-    assert [finding.name for finding in found if finding.status == "mismatch"] == wrong_at
-    assert all(finding.buffers == "far" for finding in found)
+    assert [finding.name for finding in findings] == places
+    assert [finding.name for finding in findings if finding.status == "mismatch"] == wrong_at
+    assert all(finding.buffers == "far" for finding in findings)
 
 
 def test_a_limit_in_far_rows_is_run_at_one_edge_case_only():
