@@ -71,9 +71,9 @@ EDGE_CASES = [
         "T = capacity through padding",
         {"batch_size": 3, "token_padding": 20, "max_num_batched_tokens": 32, "context_len": 300},
     ),
-    EdgeCase("capacity not a multiple of 4", {"batch_size": 3, "max_num_batched_tokens": 1027, "context_len": 300}),
+    EdgeCase("capacity not a multiple of 4", {"batch_size": 3, "max_num_batched_tokens": 1025, "context_len": 300}),
     EdgeCase("W = 1", {"batch_size": 4, "max_model_len": 64, "context_len": {"uniform": [4, 64]}}),
-    EdgeCase("W not a multiple of 4", {"batch_size": 4, "max_model_len": 64 * 17, "context_len": 64 * 17}),
+    EdgeCase("W = 1025", {"batch_size": 4, "max_model_len": 64 * 1025, "context_len": 64 * 1025}),
     EdgeCase("source stride > W", {"batch_size": 4, "table_padding": 10, "context_len": {"uniform": [4, 20000]}}),
     EdgeCase(
         "source narrower than destination",

@@ -47,7 +47,7 @@ EDGE_CASES = [
     EdgeCase("prompts end anywhere, rows not aligned", _BATCH | {"batch_size": 12, "prompt_rows": "some", "padding": 0.2, "max_model_len": 470, "context_len": 450}, prompts_end_anywhere),  # noqa: E501
     EdgeCase("three groups, one with a window", _BATCH | {"num_groups": 3, "group_blocks": "mixed", "window": 31, "padding": 0.3}),  # noqa: E501
     EdgeCase("host memory", _BATCH | {"memory": "uva", "prefills": 2, "padding": 0.2, "num_groups": 2}),
-    EdgeCase("tails of 2000", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 2051, "max_num_seqs": 2000, "max_model_len": 40, "history_len": 40, "context_len": 40}),  # noqa: E501
+    EdgeCase("tails of 256 n + 1", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 2049, "max_num_seqs": 1795, "max_model_len": 40, "history_len": 40, "context_len": 40}),  # noqa: E501
     EdgeCase("states, padding rows", _STATES | {"padding": 0.4}),
     EdgeCase("states, slots reused", _STATES, reused_slots),
     EdgeCase("states, a chunk of several blocks, k = 6", _STATES | {"next_n": 7, "prefills": 1, "prefill_len": 100, "max_num_batched_tokens": 150}),  # noqa: E501

@@ -41,7 +41,8 @@ class CudaSizes(NamedTuple):
 
 
 def cuda_sizes(point: Point, x: Inputs, out: Outputs) -> CudaSizes:
-    return CudaSizes(*sizes(x, out), point.block_size, x.block_table.stride(0), out.block_table.stride(0))
+    n, strides = sizes(x, out), (x.block_table.stride(0), out.block_table.stride(0))
+    return CudaSizes(n.num_reqs, n.num_tokens, n.max_num_batched_tokens, n.columns, point.block_size, *strides)
 
 
 @variant("decode_flatten", requires=GPU, sources=SOURCE, sizes=STRIP_SIZES)

@@ -134,16 +134,20 @@ OUTPUTS = ("lens", "decode_lens", "block_table", "indices", "request_lens")
 
 
 class Sizes(NamedTuple):
-    """num_tokens: rows of the expanded table. columns: those that are copied of a row."""
+    """num_tokens: rows of the expanded table. columns: those that are copied of a row. far: 1 where the expanded table has
+    2^31 entries or more, strides included, else None: offsets of 64 bits make long rows a few per cent slower.
+    """
 
     num_reqs: int
     num_tokens: int
     max_num_batched_tokens: int
     columns: int
+    far: int | None
 
 
 def sizes(x: Inputs, out: Outputs) -> Sizes:
-    return Sizes(len(x.seq_lens), x.num_decode_tokens, out.lens.numel(), copied_columns(x, out))
+    far = 1 if out.block_table.shape[0] * out.block_table.stride(0) >= 2**31 else None
+    return Sizes(len(x.seq_lens), x.num_decode_tokens, out.lens.numel(), copied_columns(x, out), far)
 
 
 @triton.jit
@@ -181,6 +185,8 @@ def flatten_rows(
         if idx_mapping is not None:
             seq_len += decode_len
         rows = tl.minimum(decode_len, n.num_tokens - start)
+        if n.far is not None:
+            table_stride = table_stride.to(tl.int64)  # for products with j
         first = out.block_table + start.to(tl.int64) * table_stride
         begin = strip * COLUMNS
         if strip == 0:
@@ -194,10 +200,8 @@ def flatten_rows(
             if out.request_lens is not None:
                 tl.store(out.request_lens + request, seq_len)
             inside = (lanes < n.columns) & (lanes * BLOCK_SIZE < seq_len)
-            target = first  # an offset of j rows would have 32 bits
-            for _ in range(rows):
-                tl.store(target + lanes, entries, mask=inside)
-                target += table_stride
+            for j in range(rows):
+                tl.store(first + j * table_stride + lanes, entries, mask=inside)
             begin += strips * COLUMNS
         # ceil(seq_len / BLOCK_SIZE) without a sum that overflows near 2^31. It is 1 for an empty request, which is
         # harmless: a later strip never begins at column 0.
@@ -206,10 +210,8 @@ def flatten_rows(
             for column in range(begin, used, strips * COLUMNS):
                 inside = column + lanes < used
                 entries = tl.load(row + column + lanes, mask=inside, other=0)
-                target = first + column
-                for _ in range(rows):
-                    tl.store(target + lanes, entries, mask=inside)
-                    target += table_stride
+                for j in range(rows):
+                    tl.store(first + j * table_stride + column + lanes, entries, mask=inside)
     else:
         actual = tl.load(query_start_loc + n.num_reqs)
         token = ((request - n.num_reqs) * strips + strip) * COLUMNS + lanes
