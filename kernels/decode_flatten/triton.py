@@ -134,8 +134,8 @@ OUTPUTS = ("lens", "decode_lens", "block_table", "indices", "request_lens")
 
 
 class Sizes(NamedTuple):
-    """num_tokens: rows of the expanded table. columns: those that are copied of a row. far: 1 where the expanded table has
-    2^31 entries or more, strides included, else None: offsets of 64 bits make long rows a few per cent slower.
+    """num_tokens: rows of the expanded table. columns: those that are copied of a row. far: 1 where the expanded table
+    has 2^31 entries or more, strides included, else None: offsets of 64 bits make long rows a few per cent slower.
     """
 
     num_reqs: int
