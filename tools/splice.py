@@ -73,9 +73,14 @@ RECORDS = (
     *(f"{GPU}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
 )
 #: All that docs/results-h100.md shows.
-H100_RECORDS = tuple(f"{H100}/{name}" for name in ("mtp3", "full", "cold", "mtp1", "mtp5", "ragged", "native"))
+H100_GLANCE = tuple(f"{H100}/{name}" for name in ("mtp3", "full", "step", "whole_step", "cold"))
+H100_RECORDS = (
+    *H100_GLANCE,
+    *(f"{H100}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "smoke")),
+)
 #: The decode loops at the top of docs/decode-loop.md, and what they are called there.
 LOOPS = {
+    f"{H100}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
     f"{GPU}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
     f"{GPU}/decode_loop_whole_step_mamba": "whole step, hybrid",
     f"{GPU}/decode_loop": "four operators, DeepSeek-V3.2",
@@ -381,14 +386,17 @@ def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | No
 
 
 def loop_overview() -> list[str]:
-    """Of every recorded decode loop the largest batch: the ITL of the reference, and what the last stack changes."""
+    """Of every recorded decode loop the largest batch: the ITL with vLLM's functions, or else of the reference, and what
+    the last stack changes.
+    """
     rows = []
     for name, what in LOOPS.items():
         run = record(name)
         gpu = run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]
         largest = max(loop.axes["concurrency"] for loop in run.loops)
         for loops in sorted(loops_by_point(run).values(), key=_most_drafts_then_sync):
-            axes, before, after = loops[0].axes, reference_of(loops), loops[-1]
+            axes, after = loops[0].axes, loops[-1]
+            before = next((loop for loop in loops if loop.stack == "vllm_call"), reference_of(loops))
             if (axes["concurrency"], axes["model_step_us"]) != (largest, LOOP_MODEL_STEP_US) or before is None:
                 continue
             change = delta(before, after, "itl_us")
@@ -517,8 +525,8 @@ def agreement(names: Sequence[str] = RECORDS) -> list[str]:
 
 
 def seconds() -> list[str]:
-    """Where the seconds of the records went, of those that tell."""
-    names = (*RECORDS, *H100_RECORDS, *LOOP_RECORDS)
+    """Where the seconds of two configurations went, on the GPUs whose records tell."""
+    names = (f"{gpu}/{name}" for gpu in (GPU, H100) for name in ("mtp3", "full"))
     by_record = {name: spent for name in names if (spent := seconds_of(record(name)))}
     rows = [
         [activity, meaning, *(significant(s[activity]) if activity in s else "" for s in by_record.values())]
@@ -828,7 +836,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "agreement": agreement,
     "seconds": seconds,
     "h100-environment": lambda: environment(H100_RECORDS),
-    "h100-overview": lambda: overview(H100_RECORDS[:3]),
+    "h100-overview": lambda: overview(H100_GLANCE),
     "h100-runs": lambda: runs(H100_RECORDS),
     "h100-agreement": lambda: agreement(H100_RECORDS),
     "placements": placements,
