@@ -151,7 +151,10 @@ def mark_uncalibrated(fig: Figure, runs: Iterable[Run]) -> None:
     if reasons:
         text = f"UNCALIBRATED — {reasons[0]}" + (f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else "")
         wrapped = textwrap.fill(text, int(fig.get_figwidth() * 13))
-        fig.text(0.01, 1.01, wrapped, fontsize=LABEL_PT, color="#B00020", weight="bold", ha="left", va="bottom")
+        fig.draw_without_rendering()
+        renderer = fig.canvas.get_renderer()
+        top = max([fig.bbox.height, *(legend.get_window_extent(renderer).y1 for legend in fig.legends)])
+        fig.text(0.01, top / fig.bbox.height + 0.08 / fig.get_figheight(), wrapped, fontsize=LABEL_PT, color="#B00020", weight="bold", ha="left", va="bottom")
 
 
 def name_recorded(fig: Figure, runs: Iterable[Run]) -> None:

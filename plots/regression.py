@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Summary, Verdict
 from harness.analysis.stats import Interval
 from harness.records.schema import Run, axis_texts, label_parts, split_key
-from harness.wording import counted, signed
+from harness.wording import counted, project, signed
 from plots._style import commit, finish, machine, new_figure, save
 
 #: 1170 px at the resolution of ``save``, the width of an image in a pull request.
@@ -29,7 +29,7 @@ MAX_CELLS, MAX_MEANS, MAX_BROKEN, MAX_IN = 40, 30, 8, 15.0
 LABEL_CHARACTERS = 50
 #: Of the reason why a cell broke: letters a line, and lines.
 REASON_CHARACTERS, REASON_LINES = 46, 4
-LINE_IN, GAP_IN, AROUND_IN = 0.135, 0.06, 1.15
+LINE_IN, GAP_IN, AROUND_IN = 0.135, 0.06, 0.5
 TEXT_PT, NOTE_PT, TITLE_PT = 7.5, 6.5, 9.5
 
 #: Shape and colour (Okabe-Ito) both show the verdict; arrow heads point to where the cell moved.
@@ -101,7 +101,8 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
     figure.legend(
         handles=handles,
         title=textwrap.fill(_title(comparison), 95),
-        loc="outside upper left",
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
         ncols=len(handles),
         alignment="left",
         title_fontproperties={"size": TITLE_PT, "weight": "bold"},
@@ -299,5 +300,6 @@ def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Seque
 
 def _described(side: str, runs: Sequence[Run]) -> str:
     environment = runs[0].header.environment
-    several = f" · {len(runs)} processes" if len(runs) > 1 else ""
-    return f"{side}: {runs[0].header.name} · {machine(environment)} · {commit(environment)}{several}"
+    wraps = [f"{project(name)} {environment.package(name)}" for name in environment.packages]
+    several = [f"{len(runs)} processes"] if len(runs) > 1 else []
+    return " · ".join([f"{side}: {runs[0].header.name}", *wraps, machine(environment), commit(environment), *several])
