@@ -153,8 +153,9 @@ def mark_uncalibrated(fig: Figure, runs: Iterable[Run]) -> None:
         wrapped = textwrap.fill(text, int(fig.get_figwidth() * 13))
         fig.draw_without_rendering()
         renderer = fig.canvas.get_renderer()
-        top = max([fig.bbox.height, *(legend.get_window_extent(renderer).y1 for legend in fig.legends)])
-        fig.text(0.01, top / fig.bbox.height + 0.08 / fig.get_figheight(), wrapped, fontsize=LABEL_PT, color="#B00020", weight="bold", ha="left", va="bottom")
+        tops = [fig.bbox.height, *(legend.get_window_extent(renderer).y1 for legend in fig.legends)]
+        y = max(tops) / fig.bbox.height + 0.08 / fig.get_figheight()
+        fig.text(0.01, y, wrapped, fontsize=LABEL_PT, color="#B00020", weight="bold", ha="left", va="bottom")
 
 
 def name_recorded(fig: Figure, runs: Iterable[Run]) -> None:

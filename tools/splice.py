@@ -386,8 +386,8 @@ def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | No
 
 
 def loop_overview() -> list[str]:
-    """Of every recorded decode loop the largest batch: the ITL with vLLM's functions, or else of the reference, and what
-    the last stack changes.
+    """Of every recorded decode loop the largest batch: the ITL with vLLM's functions, or of the reference, and what the
+    last stack changes.
     """
     rows = []
     for name, what in LOOPS.items():
