@@ -51,6 +51,7 @@ def test_it_is_verified(suite):
     assert "cu_seqlens/padded_cumsum" in bench(suite, "verify", "new.yaml", "--device", "cpu")
 
 
+@full
 def test_it_is_measured_and_drawn(suite):
     bench(suite, "new.yaml", "--device", "cpu", "--out", "run")
     cells = read_run(suite / "run/run.jsonl").cells

@@ -14,6 +14,7 @@ from baselines.mamba_state_copy.operator import operator as copy
 from baselines.post_update.operator import operator as update
 from baselines.workloads import request_slots as slots
 from tests.runnable import DEVICE, healthy, on_device
+from tests.tier import full
 
 #: Elements by which an int32 offset that wrapped can lie in front of its tensor; bytes, where elements are copied in
 #: words of 4 bytes.
@@ -103,6 +104,7 @@ def test_histories_of_slots_lie_beyond_32_bits(room):
         assert torch.equal(whole[:, : near.history_len].cpu(), want), variant.id
 
 
+@full
 def test_rows_of_gathered_tables_lie_beyond_32_bits(room):
     """Two groups of 24 rows of 2^27 columns each, all of which were filled by the previous step, too."""
     near = gather_tables.complete({"batch_size": 24, "max_num_seqs": 24, "num_groups": 2, "max_model_len": 1000})

@@ -165,6 +165,7 @@ def test_without_times_only_the_calibration_is_drawn(runs, tmp_path):
     assert sorted(tmp_path.iterdir()) == timer
 
 
+@full
 def test_recorded_runs_beside_a_run_on_a_cpu_are_named_and_alone_in_no_figure(tmp_path):
     run, recorded = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1, 8)), factory.sweep_run()
     drawn = plots.draw_all([run], tmp_path, beside=[recorded])

@@ -28,6 +28,7 @@ from plots.regression import MAX_CELLS, draw
 from tests import factory
 from tests.harness.cli.test_cli import completed
 from tests.sides import side, write_side
+from tests.tier import full
 
 GPU, CPU = factory.gpu_environment(), factory.cpu_environment()
 ROOT = Path(__file__).parents[3]
@@ -528,6 +529,7 @@ def test_the_comment_names_no_absolute_path(tmp_path):
         assert f"{tmp_path.name}/base" in text or "base/run1.jsonl" in text
 
 
+@full
 def test_the_comment_of_a_huge_run_is_still_accepted():
     cells = [
         factory.cell("decode_native", f"variant{n}", {"batch_size": n, "max_model_len": 163840}, cpu=50.0, rounds=5)

@@ -490,6 +490,7 @@ def test_a_reader_of_errors_that_goes_away_changes_no_exit_code(config, tmp_path
     assert process.wait(timeout=60) == 2
 
 
+@full
 def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adversaries, config, tmp_path):
     """`bench.py CONFIG | head -1` of a run with a mismatch must not be green."""
     names = ["--set", "variants=[flat_view, wrong_at_three]"]

@@ -15,6 +15,7 @@ from harness.config.load import load
 from harness.config.sweep import plan
 from harness.records.profile import PROFILE, SESSION, Profile, Session, read_document
 from harness.report.console import make_console
+from tests.tier import full
 
 CONFIG = """\
 name: tiny
@@ -39,6 +40,7 @@ def run(capsys, *words):
     return SimpleNamespace(code=code, out=said.out, err=said.err)
 
 
+@full
 def test_torch_on_a_cpu_shows_operators_and_no_gpu_time(capsys, config, tmp_path):
     out = tmp_path / "out"
     done = run(capsys, config, "--tool", "torch", "--device", "cpu", "--calls", 2, "--seed", 3, "--out", out)

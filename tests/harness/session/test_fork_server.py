@@ -11,12 +11,14 @@ import pytest
 from harness.addresses import fixed_addresses, has_fixed_addresses
 from harness.session import fork_server
 from tests.processes import has_ended, run_python
+from tests.tier import full
 
 
 def addresses(connection):
     connection.send((has_fixed_addresses(), ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value))
 
 
+@full
 def test_a_worker_has_the_addresses_of_every_other_one():
     """Also of one that another command starts; where the system forbids it, it says so."""
     program = (

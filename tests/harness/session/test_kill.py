@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from harness.records.file import read_run
+from tests.tier import full
 
 ROOT = Path(__file__).parents[3]
 KILLS = int(os.environ.get("KILLS", "2"))
@@ -178,6 +179,7 @@ def wait(sweep: Sweep, process: subprocess.Popen, request: pytest.FixtureRequest
         time.sleep(0.01)
 
 
+@full
 def test_a_kill_costs_at_most_the_current_point(make, request):
     rng, sweep, killed = random.Random(), make(), Counter()
     lost: list[int] = []

@@ -27,6 +27,7 @@ from harness.session.worker import RunError, WorkerDied, start_worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items
 from tests.processes import has_ended, run_python
+from tests.tier import full
 
 #: GPU -> its clock; the other GPU's kernels take twice as long.
 CLOCKS_MHZ = {"GPU 0": 1980, "GPU 1": 990}
@@ -309,6 +310,7 @@ def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):
     assert not [one for one in threading.enumerate() if one.name.startswith("GPU ")]
 
 
+@full
 def test_the_checkout_that_is_shipped_to_a_cluster_has_every_variant(tmp_path):
     """Those of engines' kernels are in a folder of their own."""
     _stage(tmp_path, ())

@@ -292,6 +292,7 @@ def compiler(monkeypatch):
 PADDING = "all requests are padding"
 
 
+@full
 def test_a_run_leaves_out_edge_cases_that_torch_compile_has_no_code_for(compiler):
     """But not ``verify``; and what is checked once is checked at the first edge case that ran."""
     edge_cases = [case for case in flatten.edge_cases if case.name in (PADDING, "B=1", "ragged")]
