@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.processes import run_python
+from tests.tier import full
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("harness", "baselines", "kernels", "upstream", "plots")
@@ -124,6 +125,7 @@ def test_commands_that_measure_nothing_do_not_load_torch():
     assert done.stdout.endswith("[0, 0, 0, 2] False\n"), done.stderr
 
 
+@full
 def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
     """By the process that plans and by the one that measures."""
     slow = ("scipy.stats", "matplotlib", "hypothesis", "torch._inductor", "torch._dynamo")

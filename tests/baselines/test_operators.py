@@ -86,7 +86,8 @@ def test_variant_passes_every_edge_case_and_sequence(variant, device):
     passes(variant, device)
 
 
-@pytest.mark.parametrize("variant", COMPILED if FULL else SOON_COMPILED[:1], ids=lambda v: v.id)
+@full
+@pytest.mark.parametrize("variant", COMPILED, ids=lambda v: v.id)
 def test_compiled_variant_passes_every_edge_case_and_sequence(variant, device, newly_compiled, monkeypatch):
     """On a CPU without Inductor, whose C++ takes seconds for each of many sizes; traces and guards are the same."""
     if device == "cpu":

@@ -11,6 +11,7 @@ from plots import draw_all, loop_delta, loop_itl, loop_model_step, loop_timeline
 from plots._loops import loop_panels, stack_styles
 from tests import factory_loops
 from tests.factory import cpu_environment, gpu_environment
+from tests.tier import full
 
 FIGURES = (loop_delta, loop_itl, loop_model_step, loop_timeline)
 
@@ -69,6 +70,7 @@ def test_a_stack_that_failed_costs_itself(h200):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fused"]
 
 
+@full
 def test_a_cpu_is_labelled_and_gives_way_to_a_gpu(h200):
     cpu = factory_loops.run(factory_loops.many_loops(np.random.default_rng(2)), cpu_environment())
     for module in FIGURES:

@@ -278,6 +278,7 @@ def test_round_numbers(low, high, ticks):
     assert _axes.round_numbers(low, high) == pytest.approx(ticks)
 
 
+@full
 def test_noise_below_zero_is_no_reason_to_fail(tmp_path):
     cells = [
         factory.cell("decode_flatten", name, {"batch_size": 8}, gpu)

@@ -6,6 +6,7 @@ from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.records.schema import Segment
 from tests.harness.cli.test_cli import completed
+from tests.tier import full
 
 LOOP = """\
 name: tiny_loop
@@ -102,6 +103,7 @@ def test_the_whole_path_without_a_gpu(config, tmp_path):
     assert "ITL of chains in ms" in (tmp_path / "out" / "table.md").read_text()
 
 
+@full
 def test_the_second_run_believes_what_the_first_verified(config, tmp_path):
     for folder in ("1", "2"):
         done = completed(config(), "--device", "cpu", "--no-plots", "--out", folder)
@@ -175,6 +177,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, arguments, 
     assert "Traceback" not in done.stderr
 
 
+@full
 def test_verify_takes_the_operators_of_the_stacks(config, tmp_path):
     done = completed("verify", config(), "--device", "cpu", "--random", "0", "--no-array")
     assert done.returncode == 0, done.stderr

@@ -233,6 +233,7 @@ def test_a_side_is_asked_for_its_own_cells_only(suite, with_code):
         assert ("flat_view" in only) == (side == "base")
 
 
+@full
 def test_a_file_that_the_configuration_names_is_read_by_every_cell(suite, with_code):
     with open("tiny.yaml", "a") as file:
         file.write("# {trace: trace.csv}\n")
@@ -248,6 +249,7 @@ def test_controls_that_change_show_that_the_machine_was_not_steady(suite, with_c
     assert "machine was not steady" in out
 
 
+@full
 def test_the_command_of_the_comment_repeats_the_comparison(suite, with_code):
     times(suite, flat_view=0.9)
     assert bench("tiny.yaml", "--base", with_code, "--out", "out")[0] == 0
@@ -294,6 +296,7 @@ def test_the_head_is_the_working_tree_as_it_stands(suite):
     assert not read_run("../out/base/run1.jsonl").header.environment.dirty
 
 
+@full
 def test_a_default_that_changed_is_shown_and_no_obstacle(suite):
     times(suite, config={"new_default": 1})
     code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
@@ -313,12 +316,14 @@ def test_a_wrong_variant_fails_and_no_process_times_it(suite):
     assert {cell.variant: cell.status for cell in run.cells} == {"chain_clamp": "passed", "flat_view": "mismatch"}
 
 
+@full
 def test_reverify_counts_for_the_processes_that_verify(suite):
     bench("tiny.yaml", "--base", "base", "--all", "--reverify", "--minutes", "0.0001", "--out", "../out")
     bench("--resume", "../out", "--minutes", "1")
     assert [what for _, what, _ in processes(suite)][:2] == ["reverified", "timed"]
 
 
+@full
 def test_without_a_cache_its_processes_share_one_of_the_gate(suite, monkeypatch, tmp_path):
     seen = tmp_path / "seen"
     source = (suite / "bench.py").read_text()
@@ -370,6 +375,7 @@ def test_it_ends_when_the_minutes_are_over(suite):
     assert len(processes(suite)) == 9
 
 
+@full
 def test_the_next_process_loads_while_one_is_timed(suite, monkeypatch):
     """Up to the next comparison. What is timed, and in which order, stays the same."""
     (suite / "holds.txt").write_text("")
@@ -385,6 +391,7 @@ def test_the_next_process_loads_while_one_is_timed(suite, monkeypatch):
     assert sorted(Path("../log.held").read_text().split()) == sorted(sides[1:])  # two may load at the same time
 
 
+@full
 def test_a_held_process_ends_with_the_gate(suite, monkeypatch):
     (suite / "holds.txt").write_text("")
     commit(suite)
@@ -480,6 +487,7 @@ def test_what_cannot_be_gated(arguments, message, suite):
     assert len(git(suite, "worktree", "list").splitlines()) == 1
 
 
+@full
 def test_a_folder_holds_one_gate(suite):
     bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
     code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")

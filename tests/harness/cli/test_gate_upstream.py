@@ -88,6 +88,7 @@ def test_the_checkout_as_it_stands_is_the_head(suite, engine):
     assert str(checkout) in out
 
 
+@full
 def test_a_wheel_against_an_unpacked_one(suite, tmp_path):
     write_times(tmp_path / "unpacked", flat_view=1.1)
     with zipfile.ZipFile("../vllm-0.33.0-py3-none-any.whl", "w") as wheel:
@@ -100,6 +101,7 @@ def test_a_wheel_against_an_unpacked_one(suite, tmp_path):
     assert read_run("../out/base/run1.jsonl").header.environment.packages == {"vllm": "0.33.0"}
 
 
+@full
 def test_an_interrupted_gate_keeps_its_files(suite, engine, monkeypatch):
     monkeypatch.setenv("GATE_INTERRUPT", "4")
     assert gate_engine("--checkout", "../engine", "--base", "base", "--head", "slower")[0] == 130
@@ -133,6 +135,7 @@ def test_a_folder_of_that_name_is_left_alone(suite, engine):
     assert Path("../out/packages").is_dir()
 
 
+@full
 def test_history_orders_checkouts_by_when_they_were_committed(suite, engine, monkeypatch):
     """Not by when they were measured."""
     monkeypatch.setenv("GIT_COMMITTER_DATE", "2001-01-01T00:00:00+00:00")

@@ -4,6 +4,7 @@ import pytest
 
 from harness.verify import covering_array
 from tests.harness.cli.test_cli import call
+from tests.tier import full
 
 CONFIG = """\
 name: one
@@ -46,6 +47,7 @@ def summary(out, name):
     return [line for line in out.splitlines() if line.startswith(f"decode_native/{name} ")][-1]
 
 
+@full
 def test_a_declared_size_is_tried_and_only_there(verify):
     code, out, _ = verify("wrong_at_777", "--random", 0)
     assert code == 1

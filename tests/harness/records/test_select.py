@@ -7,6 +7,7 @@ from harness.records.schema import Segment
 from harness.records.select import chosen, is_chosen
 from tests import factory
 from tests.harness.cli.test_cli import call
+from tests.tier import full
 
 CELL = replace(
     factory.cell("decode_native", "flat_view", {"batch_size": 8}, gpu=5.0), axes={"batch_size": 8, "padding": 0.0}
@@ -46,6 +47,7 @@ def test_a_filtered_run_keeps_the_calibration_of_every_cell():
     assert {id(kept.calibration_of(cell)) for cell in kept.cells} == {id(other), id(run.header.calibration)}
 
 
+@full
 def test_plots_of_some_cells(tmp_path):
     record = factory.write(factory.sweep_run(batch_sizes=(1, 8)), tmp_path / "run.jsonl")
 

@@ -17,6 +17,7 @@ from harness.session.messages import Compared, Job, Outputs
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture
 from tests.processes import run_python
+from tests.tier import full
 
 JOB = Job("cpu", (), 0, Measure(), timed=True, role="compare")
 POINT = native.complete({"batch_size": 5, "next_n": 3, "context_len": {"uniform": (5, 900)}})
@@ -81,6 +82,7 @@ def test_an_output_without_elements(monkeypatch):
     assert list(comparer.compare(written)) == [Compared("it", None)]
 
 
+@full
 def test_it_imports_no_variant():
     program = (
         "import sys\nfrom harness.config.load import Measure\n"

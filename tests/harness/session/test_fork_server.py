@@ -61,6 +61,7 @@ def test_starts_in_two_threads_leave_the_environment_as_it_was(monkeypatch):
     assert "PYTHONSAFEPATH" not in os.environ
 
 
+@full
 def test_the_server_outlives_the_thread_that_started_it():
     program = (
         "import os, threading; from harness.session import fork_server; "
@@ -72,6 +73,7 @@ def test_the_server_outlives_the_thread_that_started_it():
     assert (done.stdout, done.stderr) == ("5\n", "")
 
 
+@full
 def test_a_process_that_is_busy_ends_with_the_one_that_started_it():
     """Not with the server, which lives as long as the processes that it has forked."""
     program = (
