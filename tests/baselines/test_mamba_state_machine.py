@@ -21,7 +21,7 @@ from harness.discover import discover
 from tests.baselines.mamba_traffic import GEOMETRIES, ROWS, Request, Traffic, fill, fill_step, point_of
 from tests.baselines.random_batches import SEED, legal_point
 from tests.runnable import DEVICE, defective, healthy, on_device
-from tests.tier import FULL
+from tests.tier import FULL, few
 
 #: What outputs hold from the start, and must keep in rows past the batch.
 LEFT = -7
@@ -277,7 +277,7 @@ def run_align(
 
 #: Steps of a variant at each of the block sizes.
 STEPS = 2500 if FULL else 250
-BLOCK_SIZES = pytest.mark.parametrize("block_size", GEOMETRIES)
+BLOCK_SIZES = pytest.mark.parametrize("block_size", few(GEOMETRIES, 2))
 CHAIN, COPIES = (
     discover().find(*name) for name in (("mamba_spec_metadata", "op_chain"), ("mamba_state_copy", "masked_chain"))
 )

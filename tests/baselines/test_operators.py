@@ -76,12 +76,13 @@ def passes(variant, device, only=None):
     assert any(f.status == "passed" for f in findings)
 
 
-#: They launch the kernels of other operators one after the other, which those operators' tests launch.
-SEQUENCES = ("decode_step/triton_sequence", "step_prologue/unfused", "step_epilogue/unfused", "draft_passes/unfused")
-BY_THEMSELVES = [variant for variant in healthy() if FULL or variant.id not in SEQUENCES]
+#: Triton kernels that nothing else is made of, or that other operators' tests launch: in the full tier. The tests of
+#: whole steps have them, too.
+LATER = ("triton_sequence", "unfused")
+SOON = [variant for variant in healthy() if FULL or variant.name not in LATER]
 
 
-@pytest.mark.parametrize("variant", BY_THEMSELVES, ids=lambda v: v.id)
+@pytest.mark.parametrize("variant", SOON, ids=lambda v: v.id)
 def test_variant_passes_every_edge_case_and_sequence(variant, device):
     passes(variant, device)
 

@@ -11,7 +11,7 @@ from plots import draw_all, loop_delta, loop_itl, loop_model_step, loop_timeline
 from plots._loops import loop_panels, stack_styles
 from tests import factory_loops
 from tests.factory import cpu_environment, gpu_environment
-from tests.tier import full
+from tests.tier import few, full
 
 FIGURES = (loop_delta, loop_itl, loop_model_step, loop_timeline)
 
@@ -33,13 +33,13 @@ def texts(figure) -> str:
     return "\n".join(text.get_text() for text in found)
 
 
-@pytest.mark.parametrize("module", FIGURES, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", few(FIGURES, 2), ids=lambda module: module.__name__)
 def test_every_figure_is_drawn(module, h200, tmp_path):
     drawn = draw_all([h200], tmp_path, figures=[module.__name__.removeprefix("plots.")])
     assert [path.suffix for path in drawn] == [".png", ".svg"]
 
 
-@pytest.mark.parametrize("module", FIGURES, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", few(FIGURES, 2), ids=lambda module: module.__name__)
 def test_a_run_of_cells_has_none(module):
     assert module.figure([factory_loops.run([], gpu_environment())]) is None
 

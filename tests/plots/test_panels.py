@@ -15,6 +15,7 @@ from plots._panels import panels
 from plots._speedup_table import speedup_table
 from tests import factory
 from tests.plots.test_plots import long_labels_run, one_variant_run, untimed_run, wide_run
+from tests.tier import few
 
 
 def test_two_gpus_of_one_generation_have_panels_of_their_own():
@@ -285,7 +286,7 @@ def two_gpus():
     return [factory.sweep_run(), factory.sweep_run(factory.gpu_environment("NVIDIA H100"), scale=300)]
 
 
-@pytest.mark.parametrize("name", ["latency", "itl_tpot"])
+@pytest.mark.parametrize("name", few(["latency", "itl_tpot"], 1))
 def test_gpus_stand_side_by_side_on_one_scale(name, two_gpus):
     """A row per operator and a column per GPU, although the times of the second one are other times."""
     module = importlib.import_module(f"plots.{name}")
@@ -302,7 +303,7 @@ def test_gpus_stand_side_by_side_on_one_scale(name, two_gpus):
         assert high >= 0.99 * max(high for _, high in alone)
 
 
-@pytest.mark.parametrize("name", ["latency", "itl_tpot"])
+@pytest.mark.parametrize("name", few(["latency", "itl_tpot"], 1))
 def test_by_gpu_draws_all_of_them_into_one_panel_in_colours_of_their_own(name, two_gpus):
     figure = importlib.import_module(f"plots.{name}").figure(two_gpus, by="gpu")
     assert len(figure.axes) == 2
