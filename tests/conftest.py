@@ -1,5 +1,6 @@
 """Chooses the device before any kernel file is imported, and skips GPU tests where there is none."""
 
+import gc
 import math
 import os
 import random
@@ -121,3 +122,9 @@ def catalog():
     from harness.discover import discover
 
     return discover()
+
+
+def pytest_collection_finish():
+    """torch and the suite need not be walked by every collection of garbage."""
+    gc.collect()
+    gc.freeze()
