@@ -61,8 +61,7 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
     """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
     redirect_output(output)
     interpreter.choose(job.device)
-    # Inductor's pool of processes would run beside what is timed, and leave semaphores behind when the worker is ended.
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes would run beside what is timed
     if job.gpu is not None:  # the driver looks at it when it is brought up, which no import does
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
     if job.role == "audit":

@@ -1,6 +1,7 @@
 """The process that workers are forked from: what it has loaded, and what a worker gets from the command."""
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import time
@@ -59,6 +60,22 @@ def test_starts_in_two_threads_leave_the_environment_as_it_was(monkeypatch):
         time.sleep(0.1)
         threads.submit(fork_server.start)
     assert "PYTHONSAFEPATH" not in os.environ
+
+
+def make_a_lock_and_die():
+    lock = multiprocessing.RLock()  # noqa: F841  (as tqdm keeps one)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@full
+def test_semaphores_of_a_process_that_is_killed_are_not_reported_as_leaked():
+    program = (
+        "from tests.harness.session.test_fork_server import make_a_lock_and_die; "
+        "from harness.session import fork_server; "
+        "process = fork_server.started(make_a_lock_and_die, (), 'test'); process.join(60); print(process.exitcode)"
+    )
+    done = run_python(program)
+    assert (done.stdout, done.stderr) == (f"{-signal.SIGKILL}\n", "")
 
 
 @full
