@@ -62,8 +62,8 @@ def _begin(environment: Mapping[str, str], target: Callable[..., None], argument
     os.setpgid(0, 0)  # with what its variants start it is a group, which the parent ends
     os.environ.clear()
     os.environ.update(environment)
-    # Semaphores that libraries make, such as tqdm's, are then unlinked at once. Others would count as leaked, and Python
-    # would say so on the terminal, as this process is killed.
+    # Semaphores that libraries make, such as tqdm's, are then unlinked at once. Of others Python would say
+    # on the terminal that they leaked, as this process is killed.
     multiprocessing.set_start_method("fork", force=True)
     target(*arguments)
 
