@@ -277,8 +277,7 @@ class _Remembered:
             if variant in now and now[variant] == self.keys.get(variant):
                 before = self.proven.get(variant)
                 proof = before.proof if before else self._proof(variant, self.passed[variant])
-                audits = (before.audits if before else {}) | self.audits.get(variant, {})
-                proofs.store(proofs.Remembered(proof, audits))
+                proofs.store(proofs.Remembered(proof, self.audits.get(variant, {})))
 
 
 def _code(plan: Plan) -> dict[str, str]:

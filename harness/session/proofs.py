@@ -116,10 +116,14 @@ def load(keys: Mapping[str, str]) -> dict[str, Remembered]:
 
 
 def store(remembered: Remembered) -> None:
-    """Remember that a variant passed, and was audited. A full disk or a read-only home only costs time."""
+    """Remember that a variant passed, and was audited. What other runs audited is kept. A full disk or a read-only
+    home only costs time.
+    """
     folder, key = _folder(), remembered.proof.key
     if folder is None:
         return
+    if earlier := load({"": key}):
+        remembered = Remembered(remembered.proof, earlier[""].audits | remembered.audits)
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:

@@ -242,6 +242,8 @@ def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
     later = replace(cell, axes=cell.axes | {"batch_size": 2}, proof=ours["a"].proof)
     run(proofs.load({cell.variant_id: "k"}), [later])
     assert all(run(proofs.load({cell.variant_id: "k"})))
+    run({}, [cell])  # --reverify, or a run at the same time
+    assert all(run(proofs.load({cell.variant_id: "k"})))
     plan.job = dataclasses.replace(plan.job, measure=Measure(cache="serving"))
     assert run(proofs.load({cell.variant_id: "k"})) == [{}, {}]
 
