@@ -94,7 +94,10 @@ EDGE_CASES = [
     EdgeCase("tail of 9000", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 9008}),
     EdgeCase("dummy rows between real ones", _BATCH, _dummy_rows),
     EdgeCase("every row a dummy", _BATCH, _all_dummy),
-    EdgeCase("a chunk of 2050 tokens beside decodes", {"batch_size": 5, "max_num_seqs": 7, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "max_num_batched_tokens": 3000}),  # noqa: E501
+    EdgeCase("a chunk of 2050 tokens beside decodes", {
+        "batch_size": 5, "max_num_seqs": 7, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096,
+        "max_num_batched_tokens": 3000,
+    }),
     EdgeCase("chunks only", _BATCH | {"batch_size": 3, "prefills": 3, "prefill_len": 40}),
     EdgeCase("block size 1", _BATCH | {"block_size": 1}),
     EdgeCase("last block, last offset", _BATCH | {"context_len": 400}),
@@ -115,7 +118,10 @@ EDGE_CASES = [
     EdgeCase("sharded and replicated groups", _GROUPS | {"cp_size": 2, "cp_rank": "last"}),
     EdgeCase("all groups sharded", _GROUPS | {"cp_size": 4, "cp_interleave": 4}, _all_sharded),
     EdgeCase("capacity not a multiple of 4", _BATCH | {"max_num_batched_tokens": 1027, "num_groups": 2}),
-    EdgeCase("B = 300", {"batch_size": 300, "max_decode_len": 2, "max_model_len": 2000, "context_len": {"uniform": [2, 2000]}, "max_num_batched_tokens": 700}),  # noqa: E501
+    EdgeCase("B = 300", {
+        "batch_size": 300, "max_decode_len": 2, "max_model_len": 2000, "context_len": {"uniform": [2, 2000]},
+        "max_num_batched_tokens": 700,
+    }),
 ]
 # fmt: on
 

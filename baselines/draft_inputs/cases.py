@@ -67,7 +67,10 @@ EDGE_CASES = [
     EdgeCase("all rows chunks", _BATCH | {"batch_size": 4, "prefills": 4, "prefill_len": 30}, _chunks),
     EdgeCase("chunks, some the last ones, beside decodes", _BATCH | {"prefills": 4, "prefill_len": 17}),
     EdgeCase("fewer drafts than k", _BATCH | {"decode_len": "ragged"}),
-    EdgeCase("a row of 2050 tokens", {"batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "max_num_batched_tokens": 2060}),  # noqa: E501
+    EdgeCase("a row of 2050 tokens", {
+        "batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096,
+        "max_num_batched_tokens": 2060,
+    }),
     EdgeCase("a row of 37 tokens in a grid for 4", _BATCH | {"batch_size": 12}, _one_long_row),
     EdgeCase("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
     EdgeCase("R = 1500", _BATCH | {"max_num_seqs": 1500}),

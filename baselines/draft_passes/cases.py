@@ -48,7 +48,9 @@ EDGE_CASES = [
     EdgeCase("positions stay", _BATCH | _END | {"advance": "no"}),
     EdgeCase("a row crosses into the next block", _BATCH | {"context_len": 31, "acceptance": 1}),
     EdgeCase("block size 1", _BATCH | {"block_size": 1}),
-    EdgeCase("three groups, one of them not mapped", _BATCH | {"num_groups": 3, "group_blocks": "mixed"}, _second_group_disabled),  # noqa: E501
+    EdgeCase("three groups, one of them not mapped", _BATCH | {
+        "num_groups": 3, "group_blocks": "mixed",
+    }, _second_group_disabled),
     EdgeCase("null blocks", _BATCH, null_blocks),
     EdgeCase("R = 1500", _BATCH | {"max_num_seqs": 1500, "max_model_len": 64, "context_len": {"uniform": [8, 64]}}),
     EdgeCase("indexer", _INDEXER),

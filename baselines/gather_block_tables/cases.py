@@ -60,8 +60,12 @@ EDGE_CASES = [
     EdgeCase("no request owns a block", _BATCH, _none_owns_anything),
     EdgeCase("whole rows", _BATCH, _whole_rows_owned),
     EdgeCase("one column", _BATCH | {"block_size": 400}),
-    EdgeCase("1025 columns", {"batch_size": 3, "max_num_seqs": 5, "block_size": 4, "max_model_len": 4100, "context_len": 4100}),  # noqa: E501
-    EdgeCase("2051 columns cleared", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4}),  # noqa: E501
+    EdgeCase("1025 columns", {
+        "batch_size": 3, "max_num_seqs": 5, "block_size": 4, "max_model_len": 4100, "context_len": 4100,
+    }),
+    EdgeCase("2051 columns cleared", {
+        "batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4,
+    }),
     EdgeCase("5 groups of one width", _BATCH | {"num_groups": 5}),
     EdgeCase("4 groups of different widths", _BATCH | {"num_groups": 4, "group_blocks": "mixed", "padding": 0.3}),
     EdgeCase("window", _WINDOW),
@@ -72,11 +76,17 @@ EDGE_CASES = [
     EdgeCase("window, one less", _WINDOW, _computed(46)),
     EdgeCase("window above all owned blocks", _WINDOW, _window_above_all_blocks),
     EdgeCase("window of one token", _WINDOW | {"window": 1}),
-    EdgeCase("window of 1498 blocks", {"batch_size": 3, "max_num_seqs": 4, "block_size": 1, "max_model_len": 3000, "context_len": 3000, "window": 1498}),  # noqa: E501
+    EdgeCase("window of 1498 blocks", {
+        "batch_size": 3, "max_num_seqs": 4, "block_size": 1, "max_model_len": 3000, "context_len": 3000,
+        "window": 1498,
+    }),
     EdgeCase("block size 1", _WINDOW | {"block_size": 1}),
     EdgeCase("width a multiple of 4", _WINDOW | {"max_model_len": 320, "context_len": {"uniform": [4, 320]}}),
     EdgeCase("counts in host memory", _WINDOW | {"memory": "uva", "num_groups": 3}),
-    EdgeCase("counts in host memory, 1500 columns", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4, "memory": "uva"}),  # noqa: E501
+    EdgeCase("counts in host memory, 1500 columns", {
+        "batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4,
+        "memory": "uva",
+    }),
 ]
 # fmt: on
 

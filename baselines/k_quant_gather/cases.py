@@ -71,7 +71,9 @@ EDGE_CASES = [
     *(EdgeCase(f"B = {b}", {"batch_size": b, "chunk_tokens": 20 * b}) for b in (7, 8, 9, 31, 32, 33)),
     EdgeCase("B = 1024", {"batch_size": 1024, "chunk_tokens": 1500, "max_model_len": 512}),
     EdgeCase("B > N", {"batch_size": 40, "chunk_tokens": 9}),
-    EdgeCase("slack past the last table column", {"batch_size": 2, "chunk_tokens": 96, "slack": 64, "block_size": 4, "table_columns": 12}),  # noqa: E501
+    EdgeCase("slack past the last table column", {
+        "batch_size": 2, "chunk_tokens": 96, "slack": 64, "block_size": 4, "table_columns": 12,
+    }),
     EdgeCase("a token per request", _UNIFORM | {"batch_size": 40, "chunk_tokens": 40}),
     # Around the token counts at which kernels change their tile size.
     *(
@@ -95,15 +97,21 @@ EDGE_CASES = [
     EdgeCase("W = 1", {"batch_size": 5, "chunk_tokens": 250, "max_model_len": 64}),
     EdgeCase("whole table used", _UNIFORM | {"batch_size": 3, "chunk_tokens": 960, "max_model_len": 320}),
     EdgeCase("unused columns hold -1", {"batch_size": 3, "chunk_tokens": 300, "slack": 70}, _unused_ids(-1)),
-    EdgeCase("unused columns hold the null block", {"batch_size": 3, "chunk_tokens": 300, "slack": 70}, _unused_ids(NULL_BLOCK_ID)),  # noqa: E501
+    EdgeCase("unused columns hold the null block", {
+        "batch_size": 3, "chunk_tokens": 300, "slack": 70,
+    }, _unused_ids(NULL_BLOCK_ID)),
     EdgeCase("requests share a block", _UNIFORM | {"batch_size": 4, "chunk_tokens": 400}, _shared_prefix),
     EdgeCase("the cache's last block", _UNIFORM | {"batch_size": 2, "chunk_tokens": 300}, _highest_block_id),
     EdgeCase("scales are NaN and infinite", {"batch_size": 3, "chunk_tokens": 300}, _special_scales),
     EdgeCase("four scales per token", {"batch_size": 3, "chunk_tokens": 300, "slack": 9, "quant_block_size": 32}),
-    EdgeCase("two scales per token, head of 64", {"batch_size": 3, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32}),  # noqa: E501
+    EdgeCase("two scales per token, head of 64", {
+        "batch_size": 3, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32,
+    }),
     EdgeCase("head of 256", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 256, "quant_block_size": 128}),
     EdgeCase("head of 1024", {"batch_size": 2, "chunk_tokens": 150, "head_dim": 1024}),
-    EdgeCase("head of 16, a scale per value", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 16, "quant_block_size": 1}),  # noqa: E501
+    EdgeCase("head of 16, a scale per value", {
+        "batch_size": 3, "chunk_tokens": 200, "head_dim": 16, "quant_block_size": 1,
+    }),
     EdgeCase("block size 1", {"batch_size": 3, "chunk_tokens": 40, "block_size": 1, "max_model_len": 40}),
     EdgeCase("block size 16", {"batch_size": 3, "chunk_tokens": 300, "block_size": 16}),
     EdgeCase("block size 256", {"batch_size": 3, "chunk_tokens": 700, "block_size": 256}),

@@ -74,7 +74,9 @@ EDGE_CASES = [
     EdgeCase("after, BS larger than any request", _AFTER | {"mamba_block_size": 1024}),
     EdgeCase("after, all accepted", _AFTER | {"acceptance": 1}),
     EdgeCase("after, none accepted", _AFTER | {"acceptance": 0}),
-    EdgeCase("after, chunks, some to a block's end", _AFTER | {"prefills": 5, "prefill_len": 32, "context_len": {"uniform": [32, 64]}}),  # noqa: E501
+    EdgeCase("after, chunks, some to a block's end", _AFTER | {
+        "prefills": 5, "prefill_len": 32, "context_len": {"uniform": [32, 64]},
+    }),
     EdgeCase("after, a block's end reached", _AFTER, _reached(32, 3)),
     EdgeCase("after, a block's end passed by one", _AFTER, _reached(33, 2)),
     EdgeCase("after, a block's end just not reached", _AFTER, _reached(31, 4)),

@@ -101,26 +101,38 @@ EDGE_CASES = [
     EdgeCase("1 + k tokens cross a boundary", _BS16 | {"context_len": 18}),
     EdgeCase("nc + q = max_model_len: the last column", _BS16 | {"context_len": 256}),
     EdgeCase("max_model_len not a multiple of BS", _BS16 | {"max_model_len": 250, "context_len": 250}),
-    EdgeCase("the previous step ran into max_model_len", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),  # noqa: E501
+    EdgeCase("the previous step ran into max_model_len", _BS16 | {
+        "max_decode_len": 1, "context_len": 256, "acceptance": 0.3,
+    }),
     EdgeCase("the previous step crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
     EdgeCase("input and output slots coincide", _BS16 | {"context_len": 28}, _in_place_slots),
     EdgeCase("most drafts rejected", _BS16 | _ANY | {"batch_size": 12, "acceptance": 0.1}),
     EdgeCase("BS = 1, k = 5: several boundaries in a step", _BS1 | _ANY1 | {"acceptance": 0.5}),
     EdgeCase("BS = 1, nothing accepted", _BS1 | {"context_len": 40, "acceptance": 0.0}),
     EdgeCase("BS = 4, k = 5", _BS1 | _ANY1 | {"mamba_block_size": 4, "acceptance": 0.5}),
-    EdgeCase("BS = 4, nothing accepted: two columns back", _BS1 | {"mamba_block_size": 4, "context_len": 34, "acceptance": 0.0}),  # noqa: E501
+    EdgeCase("BS = 4, nothing accepted: two columns back", _BS1 | {
+        "mamba_block_size": 4, "context_len": 34, "acceptance": 0.0,
+    }),
     EdgeCase("BS = 528", {"batch_size": 8, "mamba_block_size": 528, "context_len": {"uniform": [4, 262144]}}),
-    EdgeCase("BS = 1056, 1M context", {"batch_size": 3, "mamba_block_size": 1056, "max_model_len": 1048576, "context_len": 1048576}),  # noqa: E501
-    EdgeCase("BS = 1600", {"batch_size": 8, "mamba_block_size": 1600, "max_model_len": 21525, "context_len": {"uniform": [4, 21525]}}),  # noqa: E501
+    EdgeCase("BS = 1056, 1M context", {
+        "batch_size": 3, "mamba_block_size": 1056, "max_model_len": 1048576, "context_len": 1048576,
+    }),
+    EdgeCase("BS = 1600", {
+        "batch_size": 8, "mamba_block_size": 1600, "max_model_len": 21525, "context_len": {"uniform": [4, 21525]},
+    }),
     EdgeCase("k = 1", {"batch_size": 5, "num_speculative_blocks": 1}),
     EdgeCase("k = 4: 5 slots", {"batch_size": 5, "num_speculative_blocks": 4}),
     EdgeCase("k = 31", {"batch_size": 3, "num_speculative_blocks": 31}),
-    EdgeCase("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),  # noqa: E501
+    EdgeCase("short step, L < 1 + k", _BS16 | {
+        "batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4,
+    }),
     EdgeCase("ragged", _BS16 | _ANY | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4}),
     EdgeCase("all anchors unknown", _BS16 | {"context_len": 36}, _unknown),
     EdgeCase("half of the anchors unknown", _BS16 | _ANY, _minus_one),
     EdgeCase("new and resumed rows between old ones", _BS16 | _ANY | {"batch_size": 12, "churn": 0.5}),
-    EdgeCase("resumed with a shorter row, NULL tail", _BS16 | {"max_decode_len": 1, "context_len": 9, "churn": 0.9}, _null_tail),  # noqa: E501
+    EdgeCase("resumed with a shorter row, NULL tail", _BS16 | {
+        "max_decode_len": 1, "context_len": 9, "churn": 0.9,
+    }, _null_tail),
     EdgeCase("padding rows", _PADDED),
     EdgeCase("padding rows hold stale inputs", _PADDED, _stale_padding_rows),
     EdgeCase("padding row in the middle", {"batch_size": 6, "padding": 0.1}, _padding_in_the_middle),

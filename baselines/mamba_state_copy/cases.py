@@ -152,11 +152,15 @@ EDGE_CASES = [
     EdgeCase("row stride > W", _SMALL | {"table_padding": 3}),
     EdgeCase("no request crosses", _SMALL | {"crossing": 0.0}),
     EdgeCase("one of many crosses", _SMALL | {"batch_size": 16, "crossing": 0.06}),
-    EdgeCase("more requests than threads", _SMALL | {"batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300}),  # noqa: E501
+    EdgeCase("more requests than threads", _SMALL | {
+        "batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300,
+    }),
     EdgeCase("everything accepted", _SMALL | {"acceptance": 1.0}),
     EdgeCase("nothing accepted: shift 0", _SMALL | {"acceptance": 0.0}),
     EdgeCase("one token crosses", _SMALL | {"max_decode_len": 1}),
-    EdgeCase("prompt of 3, BS = 4, k = 2", _SMALL | {"mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6}),  # noqa: E501
+    EdgeCase("prompt of 3, BS = 4, k = 2", _SMALL | {
+        "mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6,
+    }),
     EdgeCase("nothing stored", _SMALL, _unknown_columns),
     EdgeCase("nc = 0", _SMALL, _first_step),
     EdgeCase("the SSM state is in place already", _SMALL, _source_is_target),
@@ -164,7 +168,9 @@ EDGE_CASES = [
     EdgeCase("padding rows", _SMALL | {"batch_size": 5, "padding": 0.4}),
     EdgeCase("padding rows hold stale inputs", _SMALL | _HALF_PADDING, stale_padding_rows),
     EdgeCase("padding rows hold stale inputs, BS = 1", _SMALL | _BS1 | _HALF_PADDING, stale_padding_rows),
-    EdgeCase("hundreds of padding rows hold stale inputs", _SMALL | {"batch_size": 600, "padding": 0.5, "crossing": 0.1, "num_layers": 1, "max_num_seqs": 600}, stale_padding_rows),  # noqa: E501
+    EdgeCase("hundreds of padding rows hold stale inputs", _SMALL | {
+        "batch_size": 600, "padding": 0.5, "crossing": 0.1, "num_layers": 1, "max_num_seqs": 600,
+    }, stale_padding_rows),
     EdgeCase("all rows padding", _SMALL, _all_padding),
     EdgeCase("BS = 1, k = 5", _SMALL | _BS1),
     EdgeCase("k = 1", _SMALL | {"num_speculative_blocks": 1}),
@@ -174,33 +180,51 @@ EDGE_CASES = [
     EdgeCase("state of one word, sixteen bytes of channels", _SMALL | {"ssm_state_bytes": 4}),
     EdgeCase("odd sizes", _SMALL | _ODD | {"conv_dim": 2051}),
     EdgeCase("odd sizes, DS", _SMALL | _DS | _ODD | {"conv_dim": 517}),
-    EdgeCase("several strips", _SMALL | {"ssm_state_bytes": 3 << 14, "conv_dim": 4096, "num_layers": 1, "batch_size": 2}),  # noqa: E501
+    EdgeCase("several strips", _SMALL | {
+        "ssm_state_bytes": 3 << 14, "conv_dim": 4096, "num_layers": 1, "batch_size": 2,
+    }),
     EdgeCase("a state shared by two blocks", _SMALL | {"ssm_state_bytes": 12288, "num_layers": 1, "batch_size": 2}),
     EdgeCase("last block of max_model_len", _SMALL | {"context_len": 256}),
     EdgeCase("after sampling", _AFTER),
     EdgeCase("after sampling, DS", _AFTER | _DS),
     EdgeCase("after sampling, no request crosses", _AFTER | {"crossing": 0.0}),
-    EdgeCase("after sampling, shift inside a slot, k = 1", _AFTER | {"num_speculative_blocks": 1}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
-    EdgeCase("after sampling, shift inside a slot, k = 2", _AFTER | {"num_speculative_blocks": 2}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
-    EdgeCase("after sampling, shift inside a slot, short step, DS", _AFTER | _DS | {"num_speculative_blocks": 5, "max_decode_len": 3}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
+    EdgeCase("after sampling, shift inside a slot, k = 1", _AFTER | {
+        "num_speculative_blocks": 1,
+    }, _all_accepted_at_the_end_of_a_block),
+    EdgeCase("after sampling, shift inside a slot, k = 2", _AFTER | {
+        "num_speculative_blocks": 2,
+    }, _all_accepted_at_the_end_of_a_block),
+    EdgeCase("after sampling, shift inside a slot, short step, DS", _AFTER | _DS | {
+        "num_speculative_blocks": 5, "max_decode_len": 3,
+    }, _all_accepted_at_the_end_of_a_block),
     EdgeCase("after sampling, prompt chunk", _AFTER, _prompt_chunk),
     EdgeCase("after sampling, nothing accepted", _AFTER | {"acceptance": 0.0}),
     EdgeCase("after sampling, BS = 1, k = 5", _AFTER | _BS1),
-    EdgeCase("after sampling, padding rows, ragged", _AFTER | {"batch_size": 6, "padding": 0.3, "decode_len": "ragged"}),  # noqa: E501
+    EdgeCase("after sampling, padding rows, ragged", _AFTER | {
+        "batch_size": 6, "padding": 0.3, "decode_len": "ragged",
+    }),
     EdgeCase("after sampling, padding rows hold stale inputs", _AFTER | _HALF_PADDING, stale_padding_rows),
-    EdgeCase("after sampling, padding rows hold stale inputs, BS = 1", _AFTER | _BS1 | _HALF_PADDING, stale_padding_rows),  # noqa: E501
+    EdgeCase(
+        "after sampling, padding rows hold stale inputs, BS = 1", _AFTER | _BS1 | _HALF_PADDING, stale_padding_rows
+    ),
     EdgeCase("after sampling, all rows padding", _AFTER, _all_padding),
     EdgeCase("by slot", _BY_SLOT),
     EdgeCase("by slot, rows without a request", _BY_SLOT | _HALF_PADDING, _last_slot_crosses),
     EdgeCase("by slot, DS, row stride > W, k = 9", _BY_SLOT | _DS | {"table_padding": 3, "num_speculative_blocks": 9}),
     EdgeCase("by slot, no state yet", _BY_SLOT, _slots_without_state),
     EdgeCase("by slot, slots of former owners", _BY_SLOT | {"batch_size": 5, "crossing": 0.4}, _others_would_cross),
-    EdgeCase("by slot, more requests than threads, every slot used", _BY_SLOT | {"batch_size": 300, "crossing": 0.02, "max_num_seqs": 300}),  # noqa: E501
+    EdgeCase("by slot, more requests than threads, every slot used", _BY_SLOT | {
+        "batch_size": 300, "crossing": 0.02, "max_num_seqs": 300,
+    }),
     EdgeCase("by slot, BS = 1, k = 5", _BY_SLOT | _BS1),
-    EdgeCase("by slot, one layer a group, odd sizes", _BY_SLOT | _ODD | {"num_layers": 3, "num_groups": 3, "conv_dim": 517}),  # noqa: E501
+    EdgeCase("by slot, one layer a group, odd sizes", _BY_SLOT | _ODD | {
+        "num_layers": 3, "num_groups": 3, "conv_dim": 517,
+    }),
     EdgeCase("by slot, state of one word, sixteen bytes of channels", _BY_SLOT | {"ssm_state_bytes": 4}),
     EdgeCase("by slot, after sampling", _BY_SLOT | _AFTER_PHASE),
-    EdgeCase("by slot, after sampling, rows without a request, ragged", _BY_SLOT | _AFTER_PHASE | _HALF_PADDING | {"decode_len": "ragged"}, _last_slot_crosses),  # noqa: E501
+    EdgeCase("by slot, after sampling, rows without a request, ragged", _BY_SLOT | _AFTER_PHASE | _HALF_PADDING | {
+        "decode_len": "ragged",
+    }, _last_slot_crosses),
     EdgeCase("by slot, after sampling, no request crosses, DS", _BY_SLOT | _AFTER_PHASE | _DS | {"crossing": 0.0}),
     EdgeCase("by slot, after sampling, shift inside a slot", _BY_SLOT | _AFTER_PHASE, _accepted_to_the_end_of_a_block),
     EdgeCase("by slot, after sampling, BS = 1, k = 5", _BY_SLOT | _AFTER_PHASE | _BS1),

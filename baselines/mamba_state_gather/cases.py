@@ -48,7 +48,9 @@ EDGE_CASES = [
     EdgeCase("BS = 1, k = 5", _BS1 | {"context_len": {"uniform": [6, 64]}, "acceptance": 0.5}),
     EdgeCase("k = 1", {"batch_size": 5, "num_speculative_blocks": 1, "num_layers": 2}),
     EdgeCase("k = 31", {"batch_size": 3, "num_speculative_blocks": 31, "num_layers": 2}),
-    EdgeCase("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),  # noqa: E501
+    EdgeCase("short step, L < 1 + k", _BS16 | {
+        "batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4,
+    }),
     EdgeCase("ragged", _BS16 | _ANY | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4}),
     EdgeCase("padding rows", _BS16 | _ANY | {"batch_size": 7, "padding": 0.4}),
     EdgeCase("all rows padding", _BS16 | {"padding": 0.5, "context_len": 100}, _all_padding),

@@ -93,7 +93,9 @@ EDGE_CASES = [
     EdgeCase("k = 7", _BATCH | {"next_n": 8, "acceptance": 0.8}),
     EdgeCase("k = 1, prompts end anywhere", _BATCH | {"next_n": 2}, _prompts_end_anywhere),
     EdgeCase("k = 2, prompts end anywhere", _BATCH | {"next_n": 3}, _prompts_end_anywhere),
-    EdgeCase("k = 40, rows longer than a warp", _SMALL | {"batch_size": 3, "max_num_seqs": 5, "next_n": 41, "acceptance": 1, "penalties": "on"}),  # noqa: E501
+    EdgeCase("k = 40, rows longer than a warp", _SMALL | {
+        "batch_size": 3, "max_num_seqs": 5, "next_n": 41, "acceptance": 1, "penalties": "on",
+    }),
     EdgeCase("filtered rows between others", _BATCH, _filtered),
     EdgeCase("every row filtered", _BINS | {"new_drafts": "yes"}, _all_filtered),
     EdgeCase("padding rows", _BINS | {"padding": 0.4}),

@@ -83,7 +83,9 @@ EDGE_CASES = [
     EdgeCase("requests join and finish", _PERMUTED | {"batch_size": 9, "churn": 0.3}, _stale_rows_of_the_finished),
     EdgeCase("the batch grows", _PERMUTED | {"batch_size": 17, "num_prev_reqs": 5}),
     EdgeCase("the batch shrinks", _PERMUTED | {"batch_size": 5, "num_prev_reqs": 40}, _stale_rows_of_the_finished),
-    EdgeCase("ragged: 0 to k drafts before, 1 to L tokens now", {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.5}),  # noqa: E501
+    EdgeCase("ragged: 0 to k drafts before, 1 to L tokens now", {
+        "batch_size": 9, "decode_len": "ragged", "acceptance": 0.5,
+    }),
     EdgeCase("10 % without drafts", _PERMUTED | {"batch_size": 20, "decode_len": "mixed", "acceptance": 0.5}),
     EdgeCase("no drafts before", {"batch_size": 6, "scheduling": "sync"}, _no_drafts_before),
     EdgeCase("no speculation, next_n = 1", {"batch_size": 6, "next_n": 1}),
@@ -93,9 +95,15 @@ EDGE_CASES = [
     EdgeCase("synchronous: the CPU knows the counts", _NINE | _PERMUTED | {"scheduling": "sync"}),
     EdgeCase("prefill chunks beside decodes", _NINE | _PERMUTED | {"prefills": 2}),
     EdgeCase("prefill chunk of 1 + k tokens", {"batch_size": 5, "prefills": 3, "prefill_len": 4, "churn": 0.3}),
-    EdgeCase("prompts from their first token", {"batch_size": 4, "prefills": 4, "prefill_len": 77, "context_len": 77, "churn": 1}),  # noqa: E501
-    EdgeCase("one prompt fills the step", {"batch_size": 1, "prefills": 1, "prefill_len": 1024, "max_num_batched_tokens": 1024}),  # noqa: E501
-    EdgeCase("bound reaches max_model_len", {"batch_size": 6, "max_model_len": 900, "context_len": 900, "acceptance": 0.3}),  # noqa: E501
+    EdgeCase("prompts from their first token", {
+        "batch_size": 4, "prefills": 4, "prefill_len": 77, "context_len": 77, "churn": 1,
+    }),
+    EdgeCase("one prompt fills the step", {
+        "batch_size": 1, "prefills": 1, "prefill_len": 1024, "max_num_batched_tokens": 1024,
+    }),
+    EdgeCase("bound reaches max_model_len", {
+        "batch_size": 6, "max_model_len": 900, "context_len": 900, "acceptance": 0.3,
+    }),
     EdgeCase("shortest contexts", {"batch_size": 6, "context_len": 1, "acceptance": 0.3}),
     EdgeCase("B = capacity, no tail", _PERMUTED | {"batch_size": 24, "max_num_seqs": 24}),
     EdgeCase("capacity not a multiple of 4", {"batch_size": 3, "max_num_seqs": 261, "max_num_batched_tokens": 1027}),
@@ -104,9 +112,13 @@ EDGE_CASES = [
     EdgeCase("by slot, B = 1", _SLOTS | {"batch_size": 1}),
     EdgeCase("by slot, rows reversed", _SLOTS | {"batch_size": 9}, _reversed_slots),
     EdgeCase("by slot, idle rank", _SLOTS | {"batch_size": 0}),
-    EdgeCase("by slot, slots of others are taken over", _SLOTS | {"batch_size": 9, "churn": 0.4}, _left_by_former_owners),  # noqa: E501
+    EdgeCase("by slot, slots of others are taken over", _SLOTS | {
+        "batch_size": 9, "churn": 0.4,
+    }, _left_by_former_owners),
     EdgeCase("by slot, all slots used", _SLOTS | {"batch_size": 40, "decode_len": "ragged"}),
-    EdgeCase("by slot, no drafts before, rows of no multiple of a block", _SLOTS | {"batch_size": 33, "scheduling": "sync"}, _no_drafts_by_slot),  # noqa: E501
+    EdgeCase("by slot, no drafts before, rows of no multiple of a block", _SLOTS | {
+        "batch_size": 33, "scheduling": "sync",
+    }, _no_drafts_by_slot),
     EdgeCase("by slot, chunks beside decodes", _SLOTS | {"batch_size": 9, "prefills": 2, "churn": 0.2}),
 ]
 # fmt: on

@@ -50,7 +50,10 @@ EDGE_CASES = [
     EdgeCase("chunks beside decodes", _BATCH | {"prefills": 3}),
     EdgeCase("all rows chunks", _STATES | {"batch_size": 3, "prefills": 3}, chunks),
     EdgeCase("all rows last chunks", _BATCH | {"batch_size": 3, "prefills": 3}, last_chunks),
-    EdgeCase("a row of 1100 tokens", {"batch_size": 2, "max_num_seqs": 3, "prefills": 1, "prefill_len": 1100, "max_model_len": 1200, "context_len": 1150, "max_num_batched_tokens": 1110, "history_len": 8}),  # noqa: E501
+    EdgeCase("a row of 1100 tokens", {
+        "batch_size": 2, "max_num_seqs": 3, "prefills": 1, "prefill_len": 1100, "max_model_len": 1200,
+        "context_len": 1150, "max_num_batched_tokens": 1110, "history_len": 8,
+    }),
     EdgeCase("R = B + 1536", _BATCH | {"batch_size": 3, "max_num_seqs": 1539}),
     EdgeCase("penalties, host memory", _STATES | {"penalties": "on", "memory": "uva", "prefills": 2}),
     EdgeCase("states", _STATES),

@@ -101,12 +101,17 @@ EDGE_CASES = [
     EdgeCase("from the first token", _PROMPT | {"context_len": 4}, _from_the_start),
     EdgeCase("decodes of 20 tokens with one logit row", _BATCH | {"prefills": 4}, _long_decodes),
     EdgeCase("no new token", _BATCH | {"new_tokens": 0, "max_decode_len": 3}),
-    EdgeCase("no new token, prompts end anywhere", _PROMPT | {"new_tokens": 0, "max_decode_len": 3}, prompts_end_anywhere),  # noqa: E501
+    EdgeCase("no new token, prompts end anywhere", _PROMPT | {
+        "new_tokens": 0, "max_decode_len": 3,
+    }, prompts_end_anywhere),
     EdgeCase("no new token, chunks beside decodes", _BATCH | {"new_tokens": 0, "prefills": 4}),
     EdgeCase("look-ahead 3, the prompt goes on for 1 token", _PROMPT | {"look_ahead": 3}, _prompt_ends(1)),
     EdgeCase("look-ahead 3, the prompt goes on for 2 tokens", _PROMPT | {"look_ahead": 3}, _prompt_ends(2)),
     EdgeCase("look-ahead 3, chunks", _BATCH | {"look_ahead": 3, "prefills": 5}),
-    EdgeCase("a chunk of 2050 tokens", {"batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "history_len": 2100, "max_num_batched_tokens": 2060}),  # noqa: E501
+    EdgeCase("a chunk of 2050 tokens", {
+        "batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096,
+        "history_len": 2100, "max_num_batched_tokens": 2060,
+    }),
     EdgeCase("host memory", _BATCH | {"memory": "uva", "prefills": 4}),
     EdgeCase("R = 1500", _BATCH | {"max_num_seqs": 1500}),
     EdgeCase("B = 300", _SMALL | {"batch_size": 300, "max_decode_len": 2, "max_num_batched_tokens": 700}),

@@ -44,16 +44,28 @@ EDGE_CASES = [
     EdgeCase("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
     EdgeCase("padding rows, more rows before", _BATCH | {"padding": 0.4, "dirty": 11, "decode_len": "ragged"}),
     EdgeCase("chunks beside decodes", _BATCH | {"prefills": 2, "look_ahead": 2}),
-    EdgeCase("prompts end anywhere, rows not aligned", _BATCH | {"batch_size": 12, "prompt_rows": "some", "padding": 0.2, "max_model_len": 470, "context_len": 450}, prompts_end_anywhere),  # noqa: E501
-    EdgeCase("three groups, one with a window", _BATCH | {"num_groups": 3, "group_blocks": "mixed", "window": 31, "padding": 0.3}),  # noqa: E501
+    EdgeCase("prompts end anywhere, rows not aligned", _BATCH | {
+        "batch_size": 12, "prompt_rows": "some", "padding": 0.2, "max_model_len": 470, "context_len": 450,
+    }, prompts_end_anywhere),
+    EdgeCase("three groups, one with a window", _BATCH | {
+        "num_groups": 3, "group_blocks": "mixed", "window": 31, "padding": 0.3,
+    }),
     EdgeCase("host memory", _BATCH | {"memory": "uva", "prefills": 2, "padding": 0.2, "num_groups": 2}),
-    EdgeCase("tails of 256 n + 1", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 2049, "max_num_seqs": 1795, "max_model_len": 40, "history_len": 40, "context_len": 40}),  # noqa: E501
+    EdgeCase("tails of 256 n + 1", _BATCH | {
+        "batch_size": 2, "max_num_batched_tokens": 2049, "max_num_seqs": 1795, "max_model_len": 40,
+        "history_len": 40, "context_len": 40,
+    }),
     EdgeCase("states, padding rows", _STATES | {"padding": 0.4}),
     EdgeCase("states, slots reused", _STATES, reused_slots),
-    EdgeCase("states, a chunk of several blocks, k = 6", _STATES | {"next_n": 7, "prefills": 1, "prefill_len": 100, "max_num_batched_tokens": 150}),  # noqa: E501
+    EdgeCase("states, a chunk of several blocks, k = 6", _STATES | {
+        "next_n": 7, "prefills": 1, "prefill_len": 100, "max_num_batched_tokens": 150,
+    }),
     EdgeCase("flatten, B = 1", _FLAT | {"batch_size": 1}),
     EdgeCase("flatten, padding rows and tokens", _FLAT | {"padding": 0.4, "token_padding": 16}),
-    EdgeCase("flatten, ragged, one long row, rows not aligned", _FLAT | {"decode_len": "ragged", "padding": 0.2, "max_model_len": 470, "context_len": 450, "max_num_batched_tokens": 67}, _one_long_row),  # noqa: E501
+    EdgeCase("flatten, ragged, one long row, rows not aligned", _FLAT | {
+        "decode_len": "ragged", "padding": 0.2, "max_model_len": 470, "context_len": 450,
+        "max_num_batched_tokens": 67,
+    }, _one_long_row),
     EdgeCase("native, L < next_n", _NATIVE | {"max_decode_len": 3, "padding": 0.3}),
     EdgeCase("native beside states, ragged", _STATES | {"indexer": "native", "decode_len": "ragged", "padding": 0.2}),
 ]
