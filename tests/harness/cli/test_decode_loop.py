@@ -129,7 +129,7 @@ def test_the_plan_names_every_line(config, tmp_path):
     ("launch", "status", "reason"),
     [
         ("wrong_in_the_loop", "mismatch", "step 2: table lens"),
-        ("dies_in_the_loop", "failed", "the worker process was killed by SIGKILL"),
+        pytest.param("dies_in_the_loop", "failed", "the worker process was killed by SIGKILL", marks=full),
     ],
 )
 def test_a_stack_that_goes_wrong_costs_itself(config, tmp_path, launch, status, reason):

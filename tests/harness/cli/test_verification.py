@@ -14,6 +14,7 @@ from harness.session.worker import RunError
 from harness.verify import covering_array
 from tests.harness.cli.test_cli import call
 from tests.runnable import defective
+from tests.tier import full
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ def check_tables(text):
     return found
 
 
+@full
 def test_verify_shows_a_column_for_every_check(config, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(covering_array, "MOST_BYTES", 1 << 16)  # whose reference is computed in a moment

@@ -24,7 +24,7 @@ from harness.wording import printable
 from plots import draw_all
 from plots.regression import draw
 from tests import factory
-from tests.tier import full
+from tests.tier import few, full
 
 #: What terminals, Markdown, XML and matplotlib take for more than text.
 LIVE = (
@@ -133,7 +133,7 @@ def page_safely(text: str) -> None:
     assert set(tags) <= {"html", "head", "meta", "style", "body", "pre", "code", "span"}
 
 
-@pytest.mark.parametrize("text", [*LIVE, "".join(LIVE)], ids=ascii)
+@pytest.mark.parametrize("text", few(["".join(LIVE), *LIVE], 4), ids=ascii)
 def test_any_text_is_shown_as_text(text, tmp_path):
     run = read([lively(line, text) for line in sound()], tmp_path / "run.jsonl")
     screen = PrintableConsole(file=io.StringIO(), width=100)

@@ -103,6 +103,7 @@ def test_a_process_that_is_busy_ends_with_the_one_that_started_it():
     assert has_ended(int(done.stdout))
 
 
+@full
 def test_it_loads_torch_and_the_engine_but_no_variant_and_no_triton():
     """Nor may it look for a GPU, as the driver does not survive a fork."""
     program = (

@@ -43,6 +43,7 @@ from tests.adversaries.test_adversaries import GPU_REJECTIONS
 from tests.harness.verify.test_graph_replay_gpu import CHEATS
 from tests.runnable import variant_of
 from tests.simulated_gpu import MISSED_BYTES_PER_NS, simulated_gpu
+from tests.tier import full
 
 COPIES = (1, 2, 4, 8, 16)
 ADVERSARIES = ROOT / "tests" / "adversaries"
@@ -658,6 +659,7 @@ def once(point, x, out):
 """
 
 
+@full
 def test_a_cell_is_timed_on_ten_sets_of_buffers_which_lie_alike_in_every_process(short_replays, tmp_path):
     (tmp_path / "mine.py").write_text(PLACES)
     taken = []

@@ -11,6 +11,7 @@ from harness.session import evaluator
 from harness.session.messages import Job
 from plots import latency
 from tests.harness.cli.test_cli import call
+from tests.tier import full
 
 PEER = """
 import os
@@ -74,14 +75,15 @@ def test_a_declared_limit_is_run_and_shown(write):
     ("known_failures", "where", "what", "ends_with", "words"),
     [
         (B_IS_1, "p.batch_size == 1", "os._exit(3)", 0, "no_crash: the worker process"),
-        (B_IS_1, "False", "pass", 0, "passes here: remove it from known_failures="),
+        pytest.param(B_IS_1, "False", "pass", 0, "passes here: remove it from known_failures=", marks=full),
         (B_IS_1, "p.batch_size in (1, 2, 3)", "out.buffer.fill_(7)", 1, "1 mismatch, 1 known failure"),
-        (
+        pytest.param(
             {"*": "out of scope"},
             "p.batch_size == 1",
             "out.buffer.fill_(7)",
             1,
             "unverified: its skip= and known_failures=",
+            marks=full,
         ),
     ],
     ids=["it ends the process", "it holds after all", "another edge case fails", "every edge case is left out"],
