@@ -4,8 +4,9 @@
     python -m tools.compile_triton 90 80 120 --most 3  # only the first three edge cases of each variant for the others
 
 Triton's interpreter accepts code that its compiler rejects, such as one name for tiles of two shapes in the branches of
-an ``if``. Here the launches of every variant's edge cases are compiled to a cubin and not run. Prints the number of
-launches of each variant and architecture, or the compiler's error; exit code 1 where there is one.
+an ``if``. Here the launches of every variant's edge cases, and some with rows beyond 2^31, are compiled to a cubin and
+not run. Prints the number of launches of each variant and architecture, or the compiler's error; exit code 1 where
+there is one.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any
 
 os.environ.pop("TRITON_INTERPRET", None)
 
+import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from harness.contract import EdgeCase, Operator, Point
 from harness.discover import discover
 from harness.launch import for_any_size
+from harness.verify.edge_cases import far_strides
 
 
 class AbsentGpu:
@@ -63,19 +71,40 @@ def main(architectures: Sequence[int], most: int | None) -> int:
         for arch in architectures:
             driver.set_active(AbsentGpu(arch))
             launches = 0
-            for case in taken if arch == architectures[0] else taken[:most]:
-                point = operator.complete(case.point)
-                x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
-                if case.edit is not None:
-                    case.edit(x)
+            batches = map(partial(batch, operator), taken if arch == architectures[0] else taken[:most])
+            far = far_batches(operator, taken) if arch == architectures[0] else ()
+            for name, point, x, out in chain(batches, far):
                 try:
                     variant.setup(point, x, out)()
                 except Exception as error:  # the compiler raises many types
                     refused = True
-                    print(f"{variant.id} at {case.name!r} for sm_{arch}: {type(error).__name__}: {error}")
+                    print(f"{variant.id} at {name!r} for sm_{arch}: {type(error).__name__}: {error}")
                     break
             print(f"{variant.id}: {launches} launches for sm_{arch}")
     return int(refused)
+
+
+def batch(operator: Operator, case: EdgeCase) -> tuple[str, Point, Any, Any]:
+    point = operator.complete(case.point)
+    x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
+    if case.edit is not None:
+        case.edit(x)
+    return case.name, point, x, out
+
+
+def far_batches(operator: Operator, cases: Sequence[EdgeCase]) -> Iterator[tuple[str, Point, Any, Any]]:
+    """One with each input and output whose rows may lie so far apart that offsets exceed 2^31. It has no memory."""
+    made = set()
+    for case in cases:
+        for (argument, field), stride in far_strides(operator, case, 0).items():
+            if (argument, field) not in made:
+                made.add((argument, field))
+                name, point, x, out = batch(operator, case)
+                tensor = getattr(x if argument == "row_strides" else out, field)
+                strides = (stride, *tensor.stride()[1:])
+                rows = {field: torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="meta")}
+                x, out = (replace(x, **rows), out) if argument == "row_strides" else (x, replace(out, **rows))
+                yield f"{name}, rows of {field} beyond 2^31", point, x, out
 
 
 if __name__ == "__main__":

@@ -185,8 +185,9 @@ def flatten_rows(
         if idx_mapping is not None:
             seq_len += decode_len
         rows = tl.minimum(decode_len, n.num_tokens - start)
+        row_stride = table_stride
         if n.far is not None:
-            table_stride = table_stride.to(tl.int64)  # for products with j
+            row_stride = table_stride.to(tl.int64)  # for products with j
         first = out.block_table + start.to(tl.int64) * table_stride
         begin = strip * COLUMNS
         if strip == 0:
@@ -201,7 +202,7 @@ def flatten_rows(
                 tl.store(out.request_lens + request, seq_len)
             inside = (lanes < n.columns) & (lanes * BLOCK_SIZE < seq_len)
             for j in range(rows):
-                tl.store(first + j * table_stride + lanes, entries, mask=inside)
+                tl.store(first + j * row_stride + lanes, entries, mask=inside)
             begin += strips * COLUMNS
         # ceil(seq_len / BLOCK_SIZE) without a sum that overflows near 2^31. It is 1 for an empty request, which is
         # harmless: a later strip never begins at column 0.
@@ -211,7 +212,7 @@ def flatten_rows(
                 inside = column + lanes < used
                 entries = tl.load(row + column + lanes, mask=inside, other=0)
                 for j in range(rows):
-                    tl.store(first + j * table_stride + column + lanes, entries, mask=inside)
+                    tl.store(first + j * row_stride + column + lanes, entries, mask=inside)
     else:
         actual = tl.load(query_start_loc + n.num_reqs)
         token = ((request - n.num_reqs) * strips + strip) * COLUMNS + lanes
