@@ -99,12 +99,13 @@ def far_batches(operator: Operator, cases: Sequence[EdgeCase]) -> Iterator[tuple
         for (argument, field), stride in far_strides(operator, case, 0).items():
             if (argument, field) not in made:
                 made.add((argument, field))
-                name, point, x, out = batch(operator, case)
-                tensor = getattr(x if argument == "row_strides" else out, field)
+                name, point, *sides = batch(operator, case)
+                side = ("row_strides", "output_strides").index(argument)
+                tensor = getattr(sides[side], field)
                 strides = (stride, *tensor.stride()[1:])
-                rows = {field: torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="meta")}
-                x, out = (replace(x, **rows), out) if argument == "row_strides" else (x, replace(out, **rows))
-                yield f"{name}, rows of {field} beyond 2^31", point, x, out
+                rows = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="meta")
+                sides[side] = replace(sides[side], **{field: rows})
+                yield f"{name}, rows of {field} beyond 2^31", point, *sides
 
 
 if __name__ == "__main__":

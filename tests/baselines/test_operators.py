@@ -76,8 +76,7 @@ def passes(variant, device, only=None):
     assert any(f.status == "passed" for f in findings)
 
 
-#: Triton kernels that nothing else is made of, or that other operators' tests launch: in the full tier. The tests of
-#: whole steps have them, too.
+#: Stand-ins for an engine's launches: alone in the full tier. Tests of whole steps launch them, too.
 LATER = ("triton_sequence", "unfused")
 SOON = [variant for variant in healthy() if FULL or variant.name not in LATER]
 
