@@ -19,13 +19,17 @@ To compare the estimators on a cell, each value is converted to a time in a grap
     CUPTI            value + launches * c + s
 
 c is the mean of (graph slope - estimator) per launch over the kinds of calibration kernels: an empty one, copies by one
-block and by hundreds, PyTorch operators, a chain of those, and the spins. s is 0 with a hot cache. In another cache
-state the first launch of a call waits for what ran before, so an estimator whose samples are taken in that state has
-two constants: c, what the chain adds for each launch after the first, and s, what kernels of one launch add to that.
+block and by hundreds, PyTorch operators, a chain of those, a warp that reads many arguments, a thread that follows
+pointers, and the spins. s is 0 with a hot cache. In another cache state the first launch of a call waits for what ran
+before, so an estimator whose samples are taken in that state has two constants: c, what the chain adds for each launch
+after the first, and s, what kernels of one launch add to that.
 
 The constant is not quite the same for every kind of kernel. Its spread u is the largest deviation per launch, so
 a converted value is uncertain by launches * u. Two estimators disagree on a cell where they differ by more than
 AGREEMENT and by more than launches * u.
+
+Where a call reads the host's memory, or moves more than half of the L2, its time depends on what ran before it: another
+copy in a graph, a gap in a stream, a traced kernel under CUPTI. That is named as the reason of a disagreement.
 
 A new estimator is an entry of ESTIMATORS, a field of records.schema.EstimatorSamples, and the code that takes the
 samples of that field: CudaStopwatch.sample in the process that times, or Auditor._samples in the one that uses CUPTI.
@@ -271,7 +275,23 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
     return Estimates(graph, others)
 
 
-def disagreement(metrics: Metrics | None, calibration: Calibration | None) -> str | None:
-    """The estimators' values in words where they disagree; None where they agree or cannot be compared."""
+def disagreement(
+    metrics: Metrics | None, calibration: Calibration | None, l2_bytes: int | None = None
+) -> str | None:
+    """The estimators' values in words where they disagree, with the reason if it is known; None where they agree or
+    cannot be compared.
+    """
     estimated = estimates(metrics, calibration)
-    return None if estimated is None or estimated.agree else f"estimators disagree: {estimated}"
+    if estimated is None or estimated.agree:
+        return None
+    reason = _reason(metrics, l2_bytes)
+    return f"estimators disagree: {estimated}" + (f" ({reason})" if reason else "")
+
+
+def _reason(metrics: Metrics, l2_bytes: int | None) -> str | None:
+    """Why the time of a call depends on what runs before it, which differs from estimator to estimator."""
+    if metrics.reads_host:
+        return "host memory over the bus"
+    if l2_bytes and metrics.bytes_moved > l2_bytes / 2:
+        return "traffic of more than half of the L2"
+    return None

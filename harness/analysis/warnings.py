@@ -28,7 +28,9 @@ def abbreviated(names: Sequence[str], more: str = "more") -> list[str]:
 
 def disagreeing_cells(run: Run, cells: Sequence[Cell]) -> dict[str, str]:
     """Key of each cell on which the estimators disagree -> their values in words."""
-    return {cell.key: text for cell in cells if (text := disagreement(cell.metrics, run.calibration_of(cell)))}
+    l2_bytes = run.header.environment.l2_bytes
+    texts = {cell.key: disagreement(cell.metrics, run.calibration_of(cell), l2_bytes) for cell in cells}
+    return {key: text for key, text in texts.items() if text is not None}
 
 
 def calibration_warnings(run: Run) -> list[str]:

@@ -240,7 +240,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """What the timer reads of known work in this run, raw. Compared and hashed by identity, to serve as a cache key.
 
     own:             calibration kernels of the kinds that variants consist of: "null", "block_copy" (one block),
-                     "wide_copy", "operator" (of PyTorch), "gather", "chain" (PyTorch operators, one of them a memcpy).
+                     "wide_copy", "operator" (of PyTorch), "gather", "chain" (PyTorch operators, one of them a memcpy),
+                     "arguments" (many), "pointers" (to follow).
     spins:           nanoseconds asked for -> a kernel that waits so long.
     empty_pair_us:   two events with nothing between them, behind a blocking kernel; the smallest step between these
                      times is the resolution of an event.
@@ -318,6 +319,7 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     """Raw samples of one cell in microseconds, one per round unless said otherwise, and counts.
 
     bytes_moved:       least traffic of the operator at this point.
+    reads_host:        whether inputs lie in the host's memory.
     host_us:           CPU time to submit one call.
     eager_us:          from submission to completion on an idle GPU, submission included.
     cpu_us:            wall time of one call of a PyTorch variant on a CPU; never a GPU time.
@@ -334,6 +336,7 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     bytes_moved: int
+    reads_host: bool = False
     host_us: list[Us] = []
     eager_us: list[Us] = []
     cpu_us: list[Us] = []

@@ -5,6 +5,7 @@ Measured with every run and recorded raw; nothing of it is subtracted from a met
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,10 @@ BRIEF_ROUNDS = 10
 BLOCK_COPY_INTS = 1024
 #: Blocks and threads of the wide copy: the grid and the traffic of an expanded block table.
 WIDE_BLOCKS, WIDE_THREADS = 528, 256
+#: 32-bit arguments of the kernel with many: a kilobyte, as of a fused step.
+ARGUMENTS = (ctypes.c_int * 256)(*range(256))
+#: Loads of the kernel that follows pointers.
+HOPS = 16
 #: Waits of the spin kernels, nanoseconds.
 SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
@@ -35,7 +40,7 @@ COPY_BYTES = 2**30
 COPY_ROUNDS = 7
 #: Bytes read and written by the copies of the copy bound's curve, and rounds of each. Half steps where the curve may
 #: bend upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
-CURVE_BYTES, CURVE_ROUNDS = tuple(sorted([2**n for n in range(12, 31)] + [3 * 2**n for n in range(22, 27)])), 5
+CURVE_BYTES, CURVE_ROUNDS = tuple(sorted([2**n for n in range(9, 31)] + [3 * 2**n for n in range(22, 27)])), 5
 #: Offsets in a page at which the buffers of the curve's copies start; variants have several placements as well.
 CURVE_OFFSETS = random.Random(0).sample(range(0, 2**21, 512), CURVE_ROUNDS)
 #: Bytes of an access of the copies.
@@ -47,7 +52,8 @@ class Kernels:
 
     own:   name -> launch, of the kinds of nodes that variants consist of. null: an empty kernel. block_copy: one block.
            wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch. gather: one that reads by index,
-           as from a block table. chain: five PyTorch operators, one of them a memcpy.
+           as from a block table. chain: five PyTorch operators, one of them a memcpy. arguments: one warp reads a
+           kilobyte of arguments. pointers: one thread follows pointers.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
 
@@ -68,6 +74,8 @@ class Kernels:
             "operator": lambda: self.target.bitwise_xor_(self.source),
             "gather": lambda: torch.index_select(self.source, 0, self.order, out=self.target),
             "chain": self._chain,
+            "arguments": launcher(CALIBRATION_KERNELS, "read_arguments", 1, 32, ARGUMENTS, self.target),
+            "pointers": launcher(CALIBRATION_KERNELS, "follow_pointers", 1, 1, self.source, HOPS, self.target),
         }
         self.spins = {ns: launcher(CALIBRATION_KERNELS, "timed_spin", 1, 1, ns, self.taken_ns) for ns in SPINS_NS}
 
@@ -109,10 +117,16 @@ def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Ca
 
 
 def copy_shapes(vectors: int, sms: int) -> dict[str, tuple[int, int]]:
-    """Name -> (blocks, threads) with which so many 16-byte vectors may be copied fastest."""
-    shapes = {"a vector a thread": (-(-vectors // 256), 256)}
-    if vectors <= 4096:
-        shapes["one block"] = (1, min(-(-vectors // 32) * 32, 1024))
+    """Name -> (blocks, threads) with which so many 16-byte vectors may be copied fastest.
+
+    vectors: a power of two, or at least 256 and a multiple of it.
+    """
+    threads = min(vectors, 256)
+    shapes = {"a vector a thread": (vectors // threads, threads)}
+    if 256 < vectors <= 4096:
+        shapes["one block"] = (1, min(vectors, 1024))
+    if vectors >= 4 * 256:
+        shapes["four vectors a thread"] = (vectors // 1024, 256)
     if vectors > 2 * sms * 512:
         shapes["two blocks an SM"] = (2 * sms, 512)
         shapes["eight blocks an SM"] = (8 * sms, 256)
@@ -129,7 +143,10 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
         launches = []
         for offset in CURVE_OFFSETS:
             read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
-            copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, read, written, vectors)
+            if blocks * threads == vectors:
+                copy = launcher(CALIBRATION_KERNELS, "block_copy", blocks, threads, read, written)
+            else:
+                copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, read, written, vectors)
             launches.append(PlacedLaunch(copy, rewrite_inputs=partial(read.copy_, contents)))
             written.zero_()
             copy()

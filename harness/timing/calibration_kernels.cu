@@ -2,13 +2,13 @@
 
 extern "C" __global__ void null_kernel() {}
 
-// Copies 16 bytes per thread. With one block, this is the least that a kernel which reads and writes can cost.
+// Copies 16 bytes per thread, with neither loop nor bound.
 extern "C" __global__ void block_copy(const int4* __restrict__ source, int4* __restrict__ target) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     target[i] = source[i];
 }
 
-// Copies `count` times 16 bytes with any number of threads, four loads in flight each: the copies of the copy bound's curve.
+// Copies `count` times 16 bytes with any number of threads, four loads in flight each.
 extern "C" __global__ void copy_vectors(const int4* __restrict__ source, int4* __restrict__ target, int count) {
     const int stride = gridDim.x * blockDim.x;
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -20,6 +20,24 @@ extern "C" __global__ void copy_vectors(const int4* __restrict__ source, int4* _
         target[i + 3 * stride] = d;
     }
     for (; i < count; i += stride) target[i] = source[i];
+}
+
+struct Arguments {
+    int values[256];
+};
+
+extern "C" __global__ void read_arguments(Arguments arguments, int* __restrict__ out) {
+    int all = threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < 256; ++i) all ^= arguments.values[i];
+    out[threadIdx.x] = all;
+}
+
+// Every load takes its index, below 1,024, from the one before.
+extern "C" __global__ void follow_pointers(const int* __restrict__ next, int hops, int* __restrict__ out) {
+    int at = 0;
+    for (int i = 0; i < hops; ++i) at = next[at & 1023];
+    out[0] = at;
 }
 
 __device__ __forceinline__ unsigned long long wait(int nanoseconds) {

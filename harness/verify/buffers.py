@@ -227,5 +227,10 @@ class Guard:
         return {name: offset for name, offset in offsets.items() if offset is not None}
 
     @property
+    def has_host(self) -> bool:
+        """Whether a tensor lies in the host's memory, although the device is a GPU."""
+        return any(buffer.tensor.is_pinned() for buffer in self.buffers.values())
+
+    @property
     def nbytes(self) -> int:
         return sum(buffer.tensor.nbytes for buffer in self.buffers.values())

@@ -296,7 +296,7 @@ class SimulatedGpu:
     # --- the timer's kernels, which the driver launches ---
 
     def packed(self, name: str, grid: tuple, block: int, values: list, keep_alive: Any) -> Callable[[], None]:
-        plain = [value.value for value in values]
+        plain = [getattr(value, "value", value) for value in values]
         return lambda _keep_alive=keep_alive: self.launch_kernel(name, (*grid, 1, 1)[:3], (block, 1, 1), *plain)
 
     def launch_kernel(self, name: str, grid: tuple, block: tuple, *values: Any) -> None:
@@ -313,6 +313,8 @@ class SimulatedGpu:
             operation.ns = 150 + count * 16 / MISSED_BYTES_PER_NS / (1 if grid[0] == 1 and count > 1024 else 4)
             operation.touched = {source: 16 * count, target: 16 * count}
             operation.work = lambda: ctypes.memmove(target, source, 16 * count)
+        elif name == "follow_pointers":
+            operation.ns = 150 * values[1]
         elif name == "spin":
             operation.ns = values[0]
         elif name == "timed_spin":

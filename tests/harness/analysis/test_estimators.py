@@ -128,6 +128,16 @@ def test_the_spread_of_a_constant_limits_what_counts_as_disagreement(calibration
     assert estimators.disagreement(cell, unsure) is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"reads_host": True}, "host memory"), ({"bytes_moved": 30 << 20}, "half of the L2"), ({"bytes_moved": 9}, "")],
+)
+def test_a_disagreement_has_its_reason(calibration, changes, reason):
+    words = estimators.disagreement(replace(metrics(graph=5.0, cupti=4.8), **changes), calibration, 50 << 20)
+    assert "us" in words.partition("(")[0] and reason in words.partition("(")[2]
+    assert bool(reason) == ("(" in words)
+
+
 @pytest.mark.parametrize("missing", [{"launches": None}, {"graph_us": {}}])
 def test_nothing_to_compare(calibration, missing):
     assert estimators.estimates(replace(metrics(), **missing), calibration) is None
