@@ -76,6 +76,7 @@ EDGE_CASES = [
     EdgeCase("window, one less", _WINDOW, _computed(46)),
     EdgeCase("window above all owned blocks", _WINDOW, _window_above_all_blocks),
     EdgeCase("window of one token", _WINDOW | {"window": 1}),
+    EdgeCase("window of 128 tokens", _WINDOW | {"window": 128, "context_len": 400}),
     EdgeCase("window of 1498 blocks", {
         "batch_size": 3, "max_num_seqs": 4, "block_size": 1, "max_model_len": 3000, "context_len": 3000,
         "window": 1498,

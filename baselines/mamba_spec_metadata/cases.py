@@ -113,6 +113,7 @@ EDGE_CASES = [
     EdgeCase("BS = 4, nothing accepted: two columns back", _BS1 | {
         "mamba_block_size": 4, "context_len": 34, "acceptance": 0.0,
     }),
+    EdgeCase("BS = 128", {"batch_size": 8, "mamba_block_size": 128, "context_len": {"uniform": [4, 9000]}}),
     EdgeCase("BS = 528", {"batch_size": 8, "mamba_block_size": 528, "context_len": {"uniform": [4, 262144]}}),
     EdgeCase("BS = 1056, 1M context", {
         "batch_size": 3, "mamba_block_size": 1056, "max_model_len": 1048576, "context_len": 1048576,

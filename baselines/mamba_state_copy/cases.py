@@ -222,6 +222,9 @@ EDGE_CASES = [
     }),
     EdgeCase("by slot, state of one word, sixteen bytes of channels", _BY_SLOT | {"ssm_state_bytes": 4}),
     EdgeCase("by slot, after sampling", _BY_SLOT | _AFTER_PHASE),
+    EdgeCase("by slot, after sampling, BS = 128", _BY_SLOT | _AFTER_PHASE | {
+        "mamba_block_size": 128, "max_model_len": 2048, "context_len": {"uniform": [200, 2048]},
+    }),
     EdgeCase("by slot, after sampling, rows without a request, ragged", _BY_SLOT | _AFTER_PHASE | _HALF_PADDING | {
         "decode_len": "ragged",
     }, _last_slot_crosses),

@@ -121,6 +121,8 @@ EDGE_CASES = [
     EdgeCase("P = 31", {"batch_size": 40, "num_sm_parts": 31, "context_len": _LONG}),
     EdgeCase("P = 32", {"batch_size": 40, "num_sm_parts": 32, "context_len": _LONG}),
     EdgeCase("P = 33", {"batch_size": 40, "max_decode_len": 2, "context_len": _LONG}),
+    EdgeCase("P = 32, B = 129", {"batch_size": 129, "num_sm_parts": 32, "context_len": _LONG}),
+    EdgeCase("P = 8, overhead 1", {"batch_size": 40, "num_sm_parts": 8, "overhead": 1, "context_len": _LONG}),
     *_both("P = 132", {"batch_size": 65, "max_decode_len": 1, "context_len": _LONG} | _TP8),
     EdgeCase(
         "P = 188, all rows used",
