@@ -69,7 +69,7 @@ EDGE_CASES = [
     EdgeCase("T = capacity", {"batch_size": 8, "max_num_batched_tokens": 32, "context_len": 300}),
     EdgeCase(
         "T = capacity through padding",
-        {"batch_size": 3, "token_padding": 20, "max_num_batched_tokens": 32, "context_len": 300},
+        {"batch_size": 3, "token_padding": 245, "max_num_batched_tokens": 257, "context_len": 300},
     ),
     EdgeCase("capacity not a multiple of 4", {"batch_size": 3, "max_num_batched_tokens": 1025, "context_len": 300}),
     EdgeCase("W = 1", {"batch_size": 4, "max_model_len": 64, "context_len": {"uniform": [4, 64]}}),
