@@ -35,6 +35,8 @@ Buffers = Literal["unaligned", "far", "in_place"]
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
 #: their device tensors.
 HOST = MappingProxyType({"host": True})
+#: That of one that launches reach there, over the bus: in pinned memory, by its unified address or a memcpy.
+UVA = MappingProxyType({"host": True, "uva": True})
 #: That of an output whose rows may lie apart, so that a variant takes their stride from the tensor.
 STRIDED = MappingProxyType({"strided": True})
 

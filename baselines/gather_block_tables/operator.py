@@ -29,7 +29,7 @@ from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
 from baselines.workloads.written import as_arrays
-from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from harness.contract import UVA, Axis, Expected, Operator, Point, Rule
 
 WINDOW = Axis(
     "window",
@@ -71,7 +71,7 @@ class Inputs:
     block_sizes: torch.Tensor  # [G] int32
     reach: torch.Tensor  # [G] int32, 0 = no window
     num_blocks_device: torch.Tensor | None  # [G, R] int32, blocks owned
-    num_blocks_host: torch.Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
+    num_blocks_host: torch.Tensor | None = field(metadata=UVA)  # the same in pinned memory, where memory = uva
 
     num_blocks = slots.in_either_memory("num_blocks")
 

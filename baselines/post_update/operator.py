@@ -38,7 +38,7 @@ from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import accepted_drafts, int32
 from baselines.workloads.written import Written, as_arrays
-from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from harness.contract import UVA, Axis, Expected, Operator, Point, Rule
 
 #: int64 between two rows of the sampler's tokens that are no tokens.
 ROW_PADDING = 3
@@ -83,7 +83,7 @@ class Inputs:
     new_drafts: torch.Tensor | None  # [B, k] int64
     output_bin_counts: torch.Tensor | None  # [R, vocab_size] int32
     prompt_lens_device: torch.Tensor | None  # [R] int32
-    prompt_lens_host: torch.Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
+    prompt_lens_host: torch.Tensor | None = field(metadata=UVA)  # the same in pinned memory, where memory = uva
 
     prompt_lens = slots.in_either_memory("prompt_lens")
 
@@ -99,7 +99,7 @@ class Outputs:
     draft_tokens: torch.Tensor | None  # [R, k] int64
     output_bin_counts: torch.Tensor | None  # [R, vocab_size] int32
     all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
-    all_token_ids_host: torch.Tensor | None = field(metadata=HOST)
+    all_token_ids_host: torch.Tensor | None = field(metadata=UVA)
 
     all_token_ids = slots.in_either_memory("all_token_ids")
 

@@ -47,7 +47,7 @@ import torch
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
 from baselines.workloads.decode_batch import accepted_drafts, int32, query_lens
-from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from harness.contract import HOST, UVA, Axis, Expected, Operator, Point, Rule
 
 #: Contents of buffer rows that no request had. A sum with it is recognisable, and never a legal length.
 UNUSED = 0x7FFFFF00
@@ -158,7 +158,7 @@ class Inputs:
     valid: torch.Tensor  # [max_num_seqs] int32, accepted drafts + 1, likewise; >= 1 if there were drafts
     query_start_loc: torch.Tensor  # [B + 1] int32, exclusive prefix sum of num_scheduled
     to_device: torch.Tensor = field(
-        metadata=HOST
+        metadata=UVA
     )  # [2 B + P] int32: prev_pos or idx_mapping, num_computed_tokens_cpu, prev_drafts
     num_scheduled: torch.Tensor = field(metadata=HOST)  # [B] int32, query tokens of this step
     num_tokens: int  # A, their sum

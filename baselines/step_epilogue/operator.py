@@ -28,7 +28,7 @@ from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.composition import Composition, Part, part_point
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from harness.contract import HOST, Axis, Operator, Point
+from harness.contract import UVA, Axis, Operator, Point
 
 STATES = Axis("states", axes.choice("no", "yes"), "no", "whether the model has recurrent states")
 AXES = slots.composed(
@@ -113,7 +113,7 @@ class Inputs:
     next_prefill_tokens: torch.Tensor  # [R] int32
     state_columns_before: torch.Tensor | None  # [R] int32
     prompt_lens_device: torch.Tensor | None  # [R] int32
-    prompt_lens_host: torch.Tensor | None = field(metadata=HOST)  # in pinned memory, where memory = uva
+    prompt_lens_host: torch.Tensor | None = field(metadata=UVA)  # in pinned memory, where memory = uva
     target_input_ids: torch.Tensor  # [max_num_batched_tokens] int32, the step's tokens
     target_positions: torch.Tensor  # [max_num_batched_tokens] int64
     num_tokens: int  # A

@@ -37,7 +37,7 @@ from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
 from baselines.workloads.written import Written, as_arrays
-from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from harness.contract import UVA, Axis, Expected, Operator, Point, Rule
 
 #: Token ids are below.
 VOCAB_SIZE = 129280
@@ -91,8 +91,8 @@ class Inputs:
     all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
     num_tokens: int  # A
     num_logits: int  # N
-    prompt_lens_host: torch.Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
-    all_token_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
+    prompt_lens_host: torch.Tensor | None = field(metadata=UVA, default=None)  # in pinned memory, where memory = uva
+    all_token_ids_host: torch.Tensor | None = field(metadata=UVA, default=None)
 
     prompt_lens = slots.in_either_memory("prompt_lens")
     all_token_ids = slots.in_either_memory("all_token_ids")

@@ -44,7 +44,7 @@ from baselines.workloads import request_slots as slots
 from baselines.workloads.composition import Composition, Part, part_point
 from baselines.workloads.decode_batch import accepted_drafts, int32
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from harness.contract import HOST, Axis, Operator, Point, Rule
+from harness.contract import HOST, UVA, Axis, Operator, Point, Rule
 
 INDEXER = Axis(
     "indexer",
@@ -154,9 +154,9 @@ class Inputs:
     num_blocks_device: torch.Tensor | None  # [G, R] int32
     num_tokens: int  # A
     num_logits: int  # N
-    prompt_lens_host: torch.Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
-    all_token_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
-    num_blocks_host: torch.Tensor | None = field(metadata=HOST, default=None)
+    prompt_lens_host: torch.Tensor | None = field(metadata=UVA, default=None)  # in pinned memory, where memory = uva
+    all_token_ids_host: torch.Tensor | None = field(metadata=UVA, default=None)
+    num_blocks_host: torch.Tensor | None = field(metadata=UVA, default=None)
 
     prompt_lens = slots.in_either_memory("prompt_lens")
 

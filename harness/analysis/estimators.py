@@ -275,9 +275,7 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
     return Estimates(graph, others)
 
 
-def disagreement(
-    metrics: Metrics | None, calibration: Calibration | None, l2_bytes: int | None = None
-) -> str | None:
+def disagreement(metrics: Metrics | None, calibration: Calibration | None, l2_bytes: int | None = None) -> str | None:
     """The estimators' values in words where they disagree, with the reason if it is known; None where they agree or
     cannot be compared.
     """
@@ -290,7 +288,7 @@ def disagreement(
 
 def _reason(metrics: Metrics, l2_bytes: int | None) -> str | None:
     """Why the time of a call depends on what runs before it, which differs from estimator to estimator."""
-    if metrics.reads_host:
+    if metrics.uses_bus:
         return "host memory over the bus"
     if l2_bytes and metrics.bytes_moved > l2_bytes / 2:
         return "traffic of more than half of the L2"

@@ -319,7 +319,7 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     """Raw samples of one cell in microseconds, one per round unless said otherwise, and counts.
 
     bytes_moved:       least traffic of the operator at this point.
-    reads_host:        whether inputs lie in the host's memory.
+    uses_bus:          whether the operator reads or writes the host's memory.
     host_us:           CPU time to submit one call.
     eager_us:          from submission to completion on an idle GPU, submission included.
     cpu_us:            wall time of one call of a PyTorch variant on a CPU; never a GPU time.
@@ -336,7 +336,7 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     bytes_moved: int
-    reads_host: bool = False
+    uses_bus: bool = False
     host_us: list[Us] = []
     eager_us: list[Us] = []
     cpu_us: list[Us] = []

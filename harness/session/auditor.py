@@ -68,7 +68,7 @@ class Auditor:
         self._copies = COPIES if self._timer.cache.state is HOT else 1
         self._kernels = Kernels()
         with suppress(Exception):  # ``ready`` says why
-            trace(self._kernels.own["null"])
+            trace(self._kernels.own["null"][0])
 
     def ready(self) -> AuditReady:
         """CUPTI's times of the calibration kernels, or why there are none."""
@@ -76,8 +76,8 @@ class Auditor:
         self._timer.ramp(RAMP_S)
         try:
             self._own_waits = trace(lambda: None).synchronizations
-            own = {name: self._kernel_samples(launch) for name, launch in kernels.own.items()}
-            spins = {ns: self._kernel_samples(launch) for ns, launch in kernels.spins.items()}
+            own = {name: self._kernel_samples(launches) for name, launches in kernels.own.items()}
+            spins = {ns: self._kernel_samples([launch]) for ns, launch in kernels.spins.items()}
         except Exception as error:  # whatever the profiler raises, the run goes on without it
             return AuditReady({}, {}, f"CUPTI cannot be used: {first_line(error)}")
         if not own["null"][CUPTI.field]:
@@ -177,10 +177,11 @@ class Auditor:
                 f"{'; only on one side: ' + only[0][:80] if only else ''}",
             )
 
-    def _kernel_samples(self, launch: Callable[[], Any]) -> dict[str, list[float]]:
-        """Samples of a calibration kernel, as fields of KernelTimes."""
-        launch()
-        return self._samples(self._replays(self._graphs([launch]), [lambda: None]))
+    def _kernel_samples(self, launches: Sequence[Callable[[], Any]]) -> dict[str, list[float]]:
+        """Samples of a calibration kernel in several places, as fields of KernelTimes."""
+        for launch in launches:
+            launch()
+        return self._samples(self._replays(self._graphs(launches), [lambda: None]))
 
     def _samples(self, replays: list[list[Operation]]) -> dict[str, list[float]]:
         """Samples of the estimators that this process takes, as fields of EstimatorSamples: one for each replay."""

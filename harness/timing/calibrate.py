@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -38,11 +38,19 @@ SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
 COPY_BYTES = 2**30
 COPY_ROUNDS = 7
-#: Bytes read and written by the copies of the copy bound's curve, and rounds of each. Half steps where the curve may
-#: bend upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
-CURVE_BYTES, CURVE_ROUNDS = tuple(sorted([2**n for n in range(9, 31)] + [3 * 2**n for n in range(22, 27)])), 5
-#: Offsets in a page at which the buffers of the curve's copies start; variants have several placements as well.
-CURVE_OFFSETS = random.Random(0).sample(range(0, 2**21, 512), CURVE_ROUNDS)
+#: Bytes read and written by the copies of the copy bound's curve, and rounds of each. Close to each other where the
+#: curve may bend upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
+CURVE_BYTES, CURVE_ROUNDS = (
+    (
+        *(2**n for n in (9, 12, 14, 16, 18, 20, 21, 22, 23)),
+        *(n * 2**22 for n in (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 28, 32)),
+        *(2**n for n in (28, 30)),
+    ),
+    5,
+)
+PAGE_BYTES = 2**21
+#: Offsets in a page at which the buffers of kernels and copies start; variants have several placements as well.
+OFFSETS = random.Random(0).sample(range(0, PAGE_BYTES, 512), CURVE_ROUNDS)
 #: Bytes of an access of the copies.
 VECTOR_BYTES = 16
 
@@ -50,41 +58,47 @@ VECTOR_BYTES = 16
 class Kernels:
     """The calibration kernels.
 
-    own:   name -> launch, of the kinds of nodes that variants consist of. null: an empty kernel. block_copy: one block.
-           wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch. gather: one that reads by index,
-           as from a block table. chain: five PyTorch operators, one of them a memcpy. arguments: one warp reads a
-           kilobyte of arguments. pointers: one thread follows pointers.
+    own:   name -> launches in several places, of the kinds of nodes that variants consist of. null: an empty kernel.
+           block_copy: one block. wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch. gather:
+           one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
+           arguments: one warp reads a kilobyte of arguments. pointers: one thread follows pointers.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
 
     def __init__(self) -> None:
-        self.source = torch.randint(2**31 - 1, (BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
-        self.target = torch.empty_like(self.source)
-        self.order = torch.randperm(BLOCK_COPY_INTS, device="cuda")
+        sources = torch.randint(2**31 - 1, (PAGE_BYTES // 4 + BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
+        targets = torch.empty_like(sources)
+        order = torch.randperm(BLOCK_COPY_INTS, device="cuda")
         self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
         wide = torch.randint(2**31 - 1, (WIDE_BLOCKS * WIDE_THREADS * 4,), dtype=torch.int32, device="cuda")
-        self.own = {
-            "null": launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32),
-            "block_copy": launcher(
-                CALIBRATION_KERNELS, "block_copy", 1, BLOCK_COPY_INTS // 4, self.source, self.target
-            ),
-            "wide_copy": launcher(
-                CALIBRATION_KERNELS, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, torch.empty_like(wide)
-            ),
-            "operator": lambda: self.target.bitwise_xor_(self.source),
-            "gather": lambda: torch.index_select(self.source, 0, self.order, out=self.target),
-            "chain": self._chain,
-            "arguments": launcher(CALIBRATION_KERNELS, "read_arguments", 1, 32, ARGUMENTS, self.target),
-            "pointers": launcher(CALIBRATION_KERNELS, "follow_pointers", 1, 1, self.source, HOPS, self.target),
-        }
+        null = launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32)
+        wide_copy = launcher(CALIBRATION_KERNELS, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, torch.empty_like(wide))
+        self.own: dict[str, list[Callable[[], None]]] = {"null": [null], "wide_copy": [wide_copy]}
+        for offset in OFFSETS:
+            source, target = (of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets))
+            for name, launch in self._in_place(source, target, order).items():
+                self.own.setdefault(name, []).append(launch)
         self.spins = {ns: launcher(CALIBRATION_KERNELS, "timed_spin", 1, 1, ns, self.taken_ns) for ns in SPINS_NS}
 
-    def _chain(self) -> None:
-        self.target.copy_(self.source)
-        self.target.add_(self.source)
-        self.target.clamp_(min=0)
-        self.target.floor_divide_(7)
-        self.target.fill_(1)
+    @staticmethod
+    def _in_place(source: torch.Tensor, target: torch.Tensor, order: torch.Tensor) -> dict[str, Callable[[], None]]:
+        """The kinds that read and write a few kilobytes: [BLOCK_COPY_INTS] int32 each, and an order of them."""
+
+        def chain() -> None:
+            target.copy_(source)
+            target.add_(source)
+            target.clamp_(min=0)
+            target.floor_divide_(7)
+            target.fill_(1)
+
+        return {
+            "block_copy": launcher(CALIBRATION_KERNELS, "block_copy", 1, BLOCK_COPY_INTS // 4, source, target),
+            "operator": lambda: target.bitwise_xor_(source),
+            "gather": lambda: torch.index_select(source, 0, order, out=target),
+            "chain": chain,
+            "arguments": launcher(CALIBRATION_KERNELS, "read_arguments", 1, 32, ARGUMENTS, target),
+            "pointers": launcher(CALIBRATION_KERNELS, "follow_pointers", 1, 1, source, HOPS, target),
+        }
 
 
 def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Calibration:
@@ -94,16 +108,13 @@ def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Ca
     """
     kernels, rounds = Kernels(), rounds or ROUNDS
     with nvtx_range("calibrate", "calibrate"):
-        own = {name: _timed(timer, launch, rounds) for name, launch in kernels.own.items()}
-        kernels.own["block_copy"]()
-        if not torch.equal(kernels.source, kernels.target):
-            raise RuntimeError("the calibration copy gave a wrong result; do not trust this GPU or driver")
+        own = {name: _timed(timer, launches, rounds) for name, launches in kernels.own.items()}
         events = QueuedEvents(timer.spin)
         source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         return Calibration(
             own={name: times for name, (times, _) in own.items()},
-            spins={ns: _timed(timer, launch, rounds, kernels.taken_ns)[0] for ns, launch in kernels.spins.items()},
+            spins={ns: _timed(timer, [launch], rounds, kernels.taken_ns)[0] for ns, launch in kernels.spins.items()},
             empty_pair_us=[
                 round(events.microseconds("empty", lambda: None), SAMPLE_DECIMALS) for _ in range(EMPTY_PAIRS)
             ],
@@ -123,13 +134,8 @@ def copy_shapes(vectors: int, sms: int) -> dict[str, tuple[int, int]]:
     """
     threads = min(vectors, 256)
     shapes = {"a vector a thread": (vectors // threads, threads)}
-    if 256 < vectors <= 4096:
-        shapes["one block"] = (1, min(vectors, 1024))
-    if vectors >= 4 * 256:
-        shapes["four vectors a thread"] = (vectors // 1024, 256)
     if vectors > 2 * sms * 512:
         shapes["two blocks an SM"] = (2 * sms, 512)
-        shapes["eight blocks an SM"] = (8 * sms, 256)
     return shapes
 
 
@@ -141,7 +147,7 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
     times = {}
     for name, (blocks, threads) in copy_shapes(vectors, sms).items():
         launches = []
-        for offset in CURVE_OFFSETS:
+        for offset in OFFSETS:
             read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
             if blocks * threads == vectors:
                 copy = launcher(CALIBRATION_KERNELS, "block_copy", blocks, threads, read, written)
@@ -162,10 +168,10 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
 
 
 def _timed(
-    timer: CudaTimer, launch: Callable[[], None], rounds: int, taken_ns: torch.Tensor | None = None
+    timer: CudaTimer, launches: Sequence[Callable[[], None]], rounds: int, taken_ns: torch.Tensor | None = None
 ) -> tuple[KernelTimes, list[float]]:
-    """The samples of every estimator for one kernel, and the host times of its launch."""
-    timings = CellTimings(timer.stopwatch(PlacedLaunch(launch), stream_rounds=rounds))
+    """The samples of every estimator for one kernel in several places, and the host times of its launch."""
+    timings = CellTimings(timer.stopwatch(*map(PlacedLaunch, launches), stream_rounds=rounds))
     true_us: list[float] = []
     for _ in range(rounds):
         timings.add_sample()

@@ -178,11 +178,14 @@ class Guard:
         arena: Arena | None = None,
     ) -> None:
         self.buffers: dict[str, Guarded] = {}
+        #: Whether launches reach one of the tensors over the bus only.
+        self.has_uva = False
         replaced = {}
         for field in dataclasses.fields(source):
             value = getattr(source, field.name)
             if isinstance(value, Tensor):
                 host = bool(field.metadata.get("host"))
+                self.has_uva |= bool(field.metadata.get("uva"))
                 where = "cpu" if host else device
                 self.buffers[field.name] = Guarded(
                     value,
@@ -225,11 +228,6 @@ class Guard:
             return {}
         offsets = {name: buffer.stray_write() for name, buffer in self.buffers.items()}
         return {name: offset for name, offset in offsets.items() if offset is not None}
-
-    @property
-    def has_host(self) -> bool:
-        """Whether a tensor lies in the host's memory, although the device is a GPU."""
-        return any(buffer.tensor.is_pinned() for buffer in self.buffers.values())
 
     @property
     def nbytes(self) -> int:
