@@ -76,7 +76,7 @@ RECORDS = (
 H100_GLANCE = tuple(f"{H100}/{name}" for name in ("mtp3", "full", "step", "whole_step", "cold"))
 H100_RECORDS = (
     *H100_GLANCE,
-    *(f"{H100}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "smoke")),
+    *(f"{H100}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
 )
 #: The decode loops at the top of docs/decode-loop.md, and what they are called there.
 LOOPS = {
@@ -598,9 +598,9 @@ def timers() -> list[str]:
 
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
-    found = read_json(f"{GPU}/mutants.json")
+    found = read_json(f"{H100}/mutants.json")
     counts = tally(found["mutants"])
-    heads = {"edge case": "edge cases", "capacity": "capacity", "array": "array", "random": "random"}
+    heads = {"edge case": "edge cases", "array": "array", "random": "random"}
     heads |= {"sweep": "sweep", "no_crash": "crash"}
     parts = [part for part in heads if counts[part]]
 

@@ -51,8 +51,8 @@ EDGE_CASES = [
         "num_groups": 3, "group_blocks": "mixed", "window": 31, "padding": 0.3,
     }),
     EdgeCase("host memory", _BATCH | {"memory": "uva", "prefills": 2, "padding": 0.2, "num_groups": 2}),
-    EdgeCase("tails of 256 n + 1", _BATCH | {
-        "batch_size": 2, "max_num_batched_tokens": 2049, "max_num_seqs": 1795, "max_model_len": 40,
+    EdgeCase("tails of 512 n + 1", _BATCH | {
+        "batch_size": 2, "max_num_batched_tokens": 2049, "max_num_seqs": 1539, "max_model_len": 40,
         "history_len": 40, "context_len": 40,
     }),
     EdgeCase("states, padding rows", _STATES | {"padding": 0.4}),
@@ -67,6 +67,7 @@ EDGE_CASES = [
         "max_num_batched_tokens": 67,
     }, _one_long_row),
     EdgeCase("native, L < next_n", _NATIVE | {"max_decode_len": 3, "padding": 0.3}),
+    EdgeCase("native, rows of 8", _NATIVE | {"next_n": 8}),
     EdgeCase("native beside states, ragged", _STATES | {"indexer": "native", "decode_len": "ragged", "padding": 0.2}),
 ]
 # fmt: on

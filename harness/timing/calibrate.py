@@ -42,7 +42,7 @@ COPY_ROUNDS = 7
 #: curve may bend upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
 CURVE_BYTES, CURVE_ROUNDS = (
     (
-        *(2**n for n in (9, 12, 14, 16, 18, 20, 21, 22, 23)),
+        *(2**n for n in (6, 9, 12, 14, 16, 18, 20, 21, 22, 23)),
         *(n * 2**22 for n in (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 28, 32)),
         *(2**n for n in (28, 30)),
     ),
@@ -127,15 +127,17 @@ def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Ca
         )
 
 
-def copy_shapes(vectors: int, sms: int) -> dict[str, tuple[int, int]]:
-    """Name -> (blocks, threads) with which so many 16-byte vectors may be copied fastest.
+def copy_shapes(vectors: int, sms: int) -> dict[str, tuple[str, int, int]]:
+    """Name -> (kernel, blocks, threads) with which so many 16-byte vectors may be copied fastest.
 
     vectors: a power of two, or at least 256 and a multiple of it.
     """
     threads = min(vectors, 256)
-    shapes = {"a vector a thread": (vectors // threads, threads)}
+    shapes = {"a vector a thread": ("block_copy", vectors // threads, threads)}
+    if 4 * vectors <= 256:
+        shapes["an integer a thread"] = ("copy_integers", 1, 4 * vectors)
     if vectors > 2 * sms * 512:
-        shapes["two blocks an SM"] = (2 * sms, 512)
+        shapes["two blocks an SM"] = ("copy_vectors", 2 * sms, 512)
     return shapes
 
 
@@ -145,14 +147,12 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
     vectors = size // 2 // VECTOR_BYTES
     contents = source[: size // 2].clone() if timer.cache.state.rewrite_inputs else source
     times = {}
-    for name, (blocks, threads) in copy_shapes(vectors, sms).items():
+    for name, (kernel, blocks, threads) in copy_shapes(vectors, sms).items():
         launches = []
         for offset in OFFSETS:
             read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
-            if blocks * threads == vectors:
-                copy = launcher(CALIBRATION_KERNELS, "block_copy", blocks, threads, read, written)
-            else:
-                copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, read, written, vectors)
+            count = [vectors] if kernel == "copy_vectors" else []
+            copy = launcher(CALIBRATION_KERNELS, kernel, blocks, threads, read, written, *count)
             launches.append(PlacedLaunch(copy, rewrite_inputs=partial(read.copy_, contents)))
             written.zero_()
             copy()

@@ -8,6 +8,12 @@ extern "C" __global__ void block_copy(const int4* __restrict__ source, int4* __r
     target[i] = source[i];
 }
 
+// Copies 4 bytes per thread: the fastest for a handful of them.
+extern "C" __global__ void copy_integers(const int* __restrict__ source, int* __restrict__ target) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    target[i] = source[i];
+}
+
 // Copies `count` times 16 bytes with any number of threads, four loads in flight each.
 extern "C" __global__ void copy_vectors(const int4* __restrict__ source, int4* __restrict__ target, int count) {
     const int stride = gridDim.x * blockDim.x;

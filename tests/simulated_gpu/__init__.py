@@ -303,8 +303,8 @@ class SimulatedGpu:
         operation = Operation(name, self.durations.get(name, KERNEL_NS), grid=grid, block=block)
         if name == "null_kernel":
             operation.ns = self.durations.get(name, 0)
-        elif name == "block_copy":
-            (source, target), size = values, grid[0] * block[0] * 16
+        elif name in ("block_copy", "copy_integers"):
+            (source, target), size = values, grid[0] * block[0] * (16 if name == "block_copy" else 4)
             operation.ns, operation.touched = 150 + 2 * grid[0], {source: size, target: size}
             operation.work = lambda: ctypes.memmove(target, source, size)
         elif name == "copy_vectors":

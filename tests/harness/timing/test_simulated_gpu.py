@@ -61,7 +61,7 @@ def gpu():
 def short_calibration():
     """As many rounds and bytes as a simulation needs, in which every one is like the other."""
     with pytest.MonkeyPatch.context() as patch:
-        sizes = {"COPY_BYTES": 2**23, "CURVE_BYTES": (2**12, 2**15, 2**23), "CURVE_ROUNDS": 3}
+        sizes = {"COPY_BYTES": 2**23, "CURVE_BYTES": (2**9, 2**15, 2**23), "CURVE_ROUNDS": 3}
         for name, value in {"ROUNDS": 3, "EMPTY_PAIRS": 5, **sizes}.items():
             patch.setattr(calibration, name, value)
         yield
@@ -292,11 +292,12 @@ def test_a_calibration_without_errors(cache, gpu):
 @pytest.mark.parametrize("cache", ["hot", "cold", "serving"])
 def test_the_curve_of_copies_is_taken_in_the_state_of_the_run(cache, gpu):
     found = calibrated(cache)
-    one, more = ["a vector a thread"], ["two blocks an SM"]
-    assert [list(shapes) for shapes in found.copies.values()] == [one, one, one + more]
+    usual = "a vector a thread"
+    shapes = [[usual, "an integer a thread"], [usual], [usual, "two blocks an SM"]]
+    assert [list(taken) for taken in found.copies.values()] == shapes
     assert all(bool(times.state_us) == (cache != "hot") for of in found.copies.values() for times in of.values())
     sizes, bounds = copy_bound_curve(found)
-    assert sizes.tolist() == [2**12, 2**15, 2**23]
+    assert sizes.tolist() == [2**9, 2**15, 2**23]
     assert list(bounds) == sorted(bounds)
     fastest = min(np.median(slopes(times.graph_us)) for times in found.copies[2**15].values())
     added = {"hot": 0, "serving": 2**14, "cold": 2**15}[cache] / MISSED_BYTES_PER_NS / 1000
