@@ -57,7 +57,7 @@ from harness.report.profile import summary as summary_of
 from harness.report.table import markdown, untitled
 from harness.report.tables import point_columns
 from harness.wording import counted, did_you_mean, signed, significant
-from tools.mutate import tally
+from tools.mutate import all_cases, tally
 
 REFERENCE = Path("results", "reference")
 BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
@@ -621,7 +621,7 @@ def mutants() -> list[str]:
     lines = [
         *markdown_table(head, [*rows, row("all", found["mutants"])]),
         "",
-        f"{found['machine']}, seed {found['seed']}.",
+        f"{found['machine']}, seed {found['seed']}. Listed and not tried: {len(all_cases()) - len(found['mutants'])}.",
     ]
     return lines + (["", "Survivors:", "", *survivors] if survivors else [])
 

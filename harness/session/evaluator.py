@@ -189,13 +189,13 @@ class Evaluator:
         self._machine = machine_hash(self._environment)
         return self._environment
 
-    def ready(self) -> Ready:
-        """On a GPU, ramp the clocks and calibrate."""
+    def ready(self, timed: bool = True) -> Ready:
+        """On a GPU, ramp the clocks and calibrate, if anything is to be timed."""
         calibration, seconds = None, {"import": self._import_s, **self._verified_s}
         if self._job.device == "cuda":
             from harness.timing.calibrate import BRIEF_ROUNDS, calibrate
 
-            if self._job.timed:
+            if self._job.timed and timed:
                 with nvtx_range("ramp", "ramp"):
                     self._ramp_up()
                 self._clocks.set_run_clock()

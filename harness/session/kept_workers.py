@@ -46,7 +46,7 @@ class _KeptWorker(Worker):
         pass
 
     def close(self, wait_s: float = 30.0) -> None:
-        if wait_s and self._process.is_alive():
+        if wait_s and self.times and self._process.is_alive():
             self._keep(self)
         else:
             super().close(0)

@@ -55,7 +55,12 @@ class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="line"):
 
 
 class Calibrate(_Message):
-    """Measure what the times of this run are judged by. No other process uses the device meanwhile."""
+    """Measure what the times of this run are judged by. No other process uses the device meanwhile.
+
+    timed: whether anything is left to be timed.
+    """
+
+    timed: bool = True
 
 
 class Outputs(OfVariant):

@@ -80,6 +80,8 @@ class Session:
         self._cupti: AuditReady | None = None
         self._no_audit: str | None = None
         self._begun: set[str] = set()
+        #: False where every variant is known to be wrong.
+        self._times = True
         self._process = 0
         self._ready: Ready | None = None
 
@@ -120,10 +122,18 @@ class Session:
             for name in item.variants
             if name not in item.proven and name not in item.slow
         )
-        if len(unproven) <= MOST_VERIFIED_FIRST:
-            for operator, name in unproven:
-                events = self._others(Verify(operator=operator, variant=name))
-                yield from (event for event in events if isinstance(event, Checked))
+        if len(unproven) > MOST_VERIFIED_FIRST:
+            return
+        wrong = set()
+        for operator, name in unproven:
+            for event in self._others(Verify(operator=operator, variant=name)):
+                if isinstance(event, Checked):
+                    wrong.add((operator, name))
+                    yield event
+        self._times = any(
+            not isinstance(item, Cells) or any((item.operator, name) not in wrong for name in item.variants)
+            for item in items
+        )
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
         """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its
@@ -290,22 +300,22 @@ class Session:
         """began: when the process was started, by time.monotonic()."""
         cupti_s = 0.0
         self._evaluator.wait_until_up()
-        if self._auditor and self._no_audit is None:
+        if self._auditor and self._no_audit is None and self._times:
             up = time.monotonic()
             try:  # nothing that it does to the device from here on is unsolicited
                 self._auditor.wait_until_up()
             except RunError as error:
                 self._give_up_audit(str(error))
             cupti_s = time.monotonic() - up
-        ready = self._evaluator.wait_until_ready()
-        if self._auditor:
+        ready = self._evaluator.wait_until_ready(self._times)
+        if self._auditor and self._times:
             calibrated = time.monotonic()
             if self._cupti is None and self._no_audit is None:
                 self._calibrate_auditor()
             ready = self._joined(ready)
             cupti_s += time.monotonic() - calibrated
         rest = time.monotonic() - began - cupti_s - sum(ready.seconds.values())
-        cupti = {"CUPTI": cupti_s} if self._auditor else {}
+        cupti = {"CUPTI": cupti_s} if self._auditor and self._times else {}
         return structs.replace(ready, seconds=rounded({"start": max(rest, 0.0), **ready.seconds, **cupti}))
 
     def _replaced(self, worker: SupervisedWorker, death: WorkerDied) -> Iterator[Segment]:

@@ -114,7 +114,7 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
 def _events(owner: Any, message: Message) -> Iterator[Event]:
     match message:
         case Calibrate():
-            return iter([owner.ready()])
+            return iter([owner.ready() if message.timed else owner.ready(timed=False)])
         case Cells():
             return owner.cells(message)
         case Verify():
@@ -129,6 +129,9 @@ def _events(owner: Any, message: Message) -> Iterator[Event]:
 
 class Worker:
     """The parent's handle on one worker process."""
+
+    #: Whether it will time anything, so that it must calibrate.
+    times = True
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -162,7 +165,7 @@ class Worker:
         """Has the process calibrate, and waits for it. Raises WorkerDied."""
         if isinstance(self.up, Fatal):
             return self.up
-        self._send(Calibrate())
+        self._send(Calibrate(self.times))
         answer = self._receive(START_LIMIT_S, "it should have been ready by then")
         if not isinstance(answer, Fatal):
             self._receive(START_LIMIT_S, "it should have been ready by then")  # Done

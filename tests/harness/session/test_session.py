@@ -315,6 +315,27 @@ def test_few_new_variants_are_verified_before_the_calibration():
     assert ("dies",) not in workers.asked["evaluate"][3:]
 
 
+@pytest.mark.parametrize("right", [(), ("right",)])
+def test_nothing_is_calibrated_where_every_variant_is_wrong(right):
+    def script(item):
+        finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
+        if isinstance(item, Verify) and item.variant == "wrong":
+            yield Checked(operator="o", variant="wrong", finding=finding)
+        elif isinstance(item, Cells):
+            yield from (item.cell(name, Status.MISMATCH, finding=finding) for name in item.variants)
+
+    fakes, made = FakeWorkers(script), {}
+    plan = items(names=("wrong", *right))
+    with Session(
+        Job("cuda", (), 0, Measure(), timed=True), lambda job: made.setdefault(job.role, fakes(job))
+    ) as session:
+        assert [checked.variant for checked in session.verify_first(plan)] == ["wrong"]
+        outcomes = [outcome for outcome in session.run(plan) if isinstance(outcome, Cell)]
+        assert ("CUPTI" in session.ready.seconds) == bool(right)
+    assert made["evaluate"].times == bool(right)
+    assert {cell.status for cell in outcomes} == {Status.MISMATCH}
+
+
 def test_many_new_variants_are_verified_with_their_cells():
     plan = items(names=[str(number) for number in range(module.MOST_VERIFIED_FIRST + 1)])
     workers = FakeWorkers(evaluator())
@@ -336,9 +357,9 @@ def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_f
     for name in ("wait_until_up", "wait_until_ready"):
         wait = getattr(SupervisedWorker, name)
 
-        def noted(this, name=name, wait=wait):
+        def noted(this, *arguments, name=name, wait=wait):
             happened.append((name, this._job.role))
-            return wait(this)
+            return wait(this, *arguments)
 
         monkeypatch.setattr(SupervisedWorker, name, noted)
 
