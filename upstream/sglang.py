@@ -144,7 +144,7 @@ def _skip_schedule(point: Point) -> str | None:
     "paged_mqa_schedule",
     requires=(f"sglang:{SCHEDULE}#{LAUNCHER}", GPU),
     skip=_skip_schedule,
-    known_failures={"negative lengths in padding rows*": "lengths are read as uint32; SGLang clamps them"},
+    known_failures={"*negative lengths in padding rows*": "lengths are read as uint32; SGLang clamps them"},
     fails_on=lambda point, x: bool((x.context_lens < 0).any()),
 )
 def sglang_cuda(point: Point, x: paged.Inputs, out: paged.Outputs) -> Callable[[], None]:
