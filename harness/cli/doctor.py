@@ -10,7 +10,7 @@ from rich.text import Text
 
 from harness.analysis import estimators
 from harness.analysis.cache_states import CHASE_LABELS, SERVING, chase_medians
-from harness.analysis.estimators import ESTIMATORS, RESIDUAL, Estimator, Residual
+from harness.analysis.estimators import ESTIMATORS, Estimator, Residual
 from harness.analysis.stats import copy_bandwidth, copy_bound_curve, fit
 from harness.config.load import Measure
 from harness.profiling import tools
@@ -49,7 +49,7 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
     _print_readings(console, ready.calibration)
     print_calibration_errors(console, errors)
     if not errors:
-        console.print(Text(f"calibrated: every estimator measures every known time within {RESIDUAL}", style="green"))
+        console.print(Text("calibrated: every estimator measures every known time within its tolerance", style="green"))
     if out is not None:
         config = {"name": "doctor", "measure": {"cache": CACHE}}
         _write(console, header(ready, config, command="python bench.py doctor", seed=0), out)
@@ -88,18 +88,20 @@ def _write(console: Console, line: Header, out: Path) -> None:
 
 
 def _print_residuals(console: Console, calibration: Calibration) -> None:
-    """A row per spin kernel: how far each estimator is off."""
+    """A row per spin kernel: how far each estimator is off, and what is allowed."""
     by_time: dict[float, dict[Estimator, Residual]] = {}
     for residual in estimators.residuals(calibration):
         by_time.setdefault(residual.true_us, {})[residual.estimator] = residual
     rows = []
     for true_us, row in by_time.items():
         cells = [
-            signed(row[estimator].error_us * 1000, ".0f") if estimator in row else "not taken"
+            f"{signed(row[estimator].error_us * 1000, '.0f')} of ±{row[estimator].allowed_us * 1000:.0f}"
+            if estimator in row
+            else "not taken"
             for estimator in ESTIMATORS
         ]
-        rows.append((f"{true_us:.2f} µs", *cells, f"±{RESIDUAL.allowed_us(true_us) * 1000:.0f}"))
-    print_rows(console, ("spin of", *(f"{estimator.name}, ns off" for estimator in ESTIMATORS), "allowed"), rows)
+        rows.append((f"{true_us:.2f} µs", *cells))
+    print_rows(console, ("spin of", *(f"{estimator.name}, ns off" for estimator in ESTIMATORS)), rows)
 
 
 def _print_readings(console: Console, calibration: Calibration) -> None:
