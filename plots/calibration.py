@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.analysis.cache_states import CHASE_LABELS, chase_medians
-from harness.analysis.estimators import AGREEMENT, ESTIMATORS, RESIDUAL, residuals
+from harness.analysis.estimators import CROSS_CHECK, ESTIMATORS, RESIDUAL, residuals
 from harness.records.schema import Calibration, Run
 from plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, new_figure
 
@@ -43,7 +43,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     note = (
         "A spin kernel reads its own duration off the GPU's global timer. Residual: measured minus true, without each "
         f"estimator's constant per launch (median over the spins). Tolerance of the graph slope: {RESIDUAL}, of the "
-        f"others: {AGREEMENT}.\n"
+        f"others: {CROSS_CHECK}.\n"
     )
     return finish(fig, handles, note + environment_caption(calibrated), calibrated)
 
@@ -53,7 +53,7 @@ def _draw_residuals(ax: Axes, calibration: Calibration, title: str) -> dict[str,
     found = residuals(calibration)
     times = np.geomspace(min(r.true_us for r in found) * 0.8, max(r.true_us for r in found) * 1.25, 50)
     handles: dict[str, object] = {}
-    for name, tolerance, color in (("others", AGREEMENT, "#eeeeee"), ("graph slope", RESIDUAL, "#d4d4d4")):
+    for name, tolerance, color in (("others", CROSS_CHECK, "#eeeeee"), ("graph slope", RESIDUAL, "#d4d4d4")):
         allowed = np.array([1000 * tolerance.allowed_us(us) for us in times])
         handles[f"tolerance, {name}"] = ax.fill_between(times, -allowed, allowed, color=color, linewidth=0)
     ax.axhline(0, color="#888888", linewidth=0.8)
