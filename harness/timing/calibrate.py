@@ -40,14 +40,12 @@ COPY_BYTES = 2**30
 COPY_ROUNDS = 7
 #: Bytes read and written by the copies of the copy bound's curve, and rounds of each. Close to each other where the
 #: curve may bend upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
-CURVE_BYTES, CURVE_ROUNDS = (
-    (
-        *(2**n for n in (6, 9, 12, 14, 16, 18, 20, 21, 22, 23)),
-        *(n * 2**22 for n in (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 28, 32)),
-        *(2**n for n in (28, 30)),
-    ),
-    5,
+CURVE_BYTES = (
+    *(2**n for n in (6, 9, 12, 14, 16, 18, 20, 21, 22, 23)),
+    *(n * 2**22 for n in (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 28, 32)),
+    *(2**n for n in (28, 30)),
 )
+CURVE_ROUNDS = 5
 PAGE_BYTES = 2**21
 #: Offsets in a page at which the buffers of kernels and copies start; variants have several placements as well.
 OFFSETS = random.Random(0).sample(range(0, PAGE_BYTES, 512), CURVE_ROUNDS)
