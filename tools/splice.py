@@ -598,8 +598,9 @@ def timers() -> list[str]:
 
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
-    found = read_json(f"{H100}/mutants.json")
-    counts = tally(found["mutants"])
+    results = read_json(f"{H100}/mutants.json")
+    tried = results["mutants"]
+    counts = tally(tried)
     heads = {"edge case": "edge cases", "array": "array", "random": "random"}
     heads |= {"sweep": "sweep", "no_crash": "crash"}
     parts = [part for part in heads if counts[part]]
@@ -608,20 +609,18 @@ def mutants() -> list[str]:
         counts = tally(mine)
         return [name, *map(str, (len(mine), *(counts[one] for one in (*parts, "survived", "equivalent"))))]
 
-    operators = dict.fromkeys(mutant["operator"] for mutant in found["mutants"])
-    rows = [
-        row(f"`{name}`", [one for one in found["mutants"] if one["operator"] == name]) for name in sorted(operators)
-    ]
+    operators = dict.fromkeys(mutant["operator"] for mutant in tried)
+    rows = [row(f"`{name}`", [one for one in tried if one["operator"] == name]) for name in sorted(operators)]
     head = ["operator", "mutants", *(heads[part] for part in parts), "survived", "equivalent"]
     survivors = [
         f"* `{one['operator']}/{one['variant']}`: {as_text(one['breaks'])}"
-        for one in found["mutants"]
+        for one in tried
         if one["outcome"] == "survived" and one["expected"] != "equivalent"
     ]
     lines = [
-        *markdown_table(head, [*rows, row("all", found["mutants"])]),
+        *markdown_table(head, [*rows, row("all", tried)]),
         "",
-        f"{found['machine']}, seed {found['seed']}. Listed and not tried: {len(all_cases()) - len(found['mutants'])}.",
+        f"{results['machine']}, seed {results['seed']}. Listed and not tried: {len(all_cases()) - len(tried)}.",
     ]
     return lines + (["", "Survivors:", "", *survivors] if survivors else [])
 

@@ -134,6 +134,8 @@ class Session:
             not isinstance(item, Cells) or any((item.operator, name) not in wrong for name in item.variants)
             for item in items
         )
+        if not self._times:
+            self._auditor, self._no_audit = None, "every variant was wrong"
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
         """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its
@@ -300,7 +302,7 @@ class Session:
         """began: when the process was started, by time.monotonic()."""
         cupti_s = 0.0
         self._evaluator.wait_until_up()
-        if self._auditor and self._no_audit is None and self._times:
+        if self._auditor and self._no_audit is None:
             up = time.monotonic()
             try:  # nothing that it does to the device from here on is unsolicited
                 self._auditor.wait_until_up()
@@ -308,14 +310,14 @@ class Session:
                 self._give_up_audit(str(error))
             cupti_s = time.monotonic() - up
         ready = self._evaluator.wait_until_ready(self._times)
-        if self._auditor and self._times:
+        if self._auditor:
             calibrated = time.monotonic()
             if self._cupti is None and self._no_audit is None:
                 self._calibrate_auditor()
             ready = self._joined(ready)
             cupti_s += time.monotonic() - calibrated
         rest = time.monotonic() - began - cupti_s - sum(ready.seconds.values())
-        cupti = {"CUPTI": cupti_s} if self._auditor and self._times else {}
+        cupti = {"CUPTI": cupti_s} if self._auditor else {}
         return structs.replace(ready, seconds=rounded({"start": max(rest, 0.0), **ready.seconds, **cupti}))
 
     def _replaced(self, worker: SupervisedWorker, death: WorkerDied) -> Iterator[Segment]:
