@@ -20,8 +20,8 @@ To compare the estimators on a cell, each value is converted to a time in a grap
     CUPTI            value + launches * c + s
 
 c is the mean of (graph slope - estimator) per launch over the kinds of calibration kernels: an empty one, copies by one
-block and by hundreds, PyTorch operators, a chain of those, a warp that reads many arguments, a thread that follows
-pointers, and the spins. s is 0 with a hot cache. In another cache state the first launch of a call waits for what ran
+block and by hundreds, PyTorch operators, chains of those, a warp that reads many arguments or runs through much code, a
+thread that follows pointers, and the spins. s is 0 with a hot cache. In another cache state the first launch of a call waits for what ran
 before, so an estimator whose samples are taken in that state has two constants: c, what the chain adds for each launch
 after the first, and s, what kernels of one launch add to that.
 

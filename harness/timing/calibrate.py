@@ -59,7 +59,8 @@ class Kernels:
     own:   name -> launches in several places, of the kinds of nodes that variants consist of. null: an empty kernel.
            block_copy: one block. wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch. gather:
            one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
-           arguments: one warp reads a kilobyte of arguments. pointers: one thread follows pointers.
+           wide_chain: the same on the traffic of wide_copy. arguments: one warp reads a kilobyte of arguments.
+           pointers: one thread follows pointers. code: one warp runs through kilobytes of code.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
 
@@ -69,9 +70,12 @@ class Kernels:
         order = torch.randperm(BLOCK_COPY_INTS, device="cuda")
         self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
         wide = torch.randint(2**31 - 1, (WIDE_BLOCKS * WIDE_THREADS * 4,), dtype=torch.int32, device="cuda")
-        null = launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32)
-        wide_copy = launcher(CALIBRATION_KERNELS, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, torch.empty_like(wide))
-        self.own: dict[str, list[Callable[[], None]]] = {"null": [null], "wide_copy": [wide_copy]}
+        wide_target = torch.empty_like(wide)
+        self.own: dict[str, list[Callable[[], None]]] = {
+            "null": [launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32)],
+            "wide_copy": [launcher(CALIBRATION_KERNELS, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, wide_target)],
+            "wide_chain": [partial(_chain, wide, wide_target)],
+        }
         for offset in OFFSETS:
             source, target = (of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets))
             for name, launch in self._in_place(source, target, order).items():
@@ -81,22 +85,23 @@ class Kernels:
     @staticmethod
     def _in_place(source: torch.Tensor, target: torch.Tensor, order: torch.Tensor) -> dict[str, Callable[[], None]]:
         """The kinds that read and write a few kilobytes: [BLOCK_COPY_INTS] int32 each, and an order of them."""
-
-        def chain() -> None:
-            target.copy_(source)
-            target.add_(source)
-            target.clamp_(min=0)
-            target.floor_divide_(7)
-            target.fill_(1)
-
         return {
             "block_copy": launcher(CALIBRATION_KERNELS, "block_copy", 1, BLOCK_COPY_INTS // 4, source, target),
             "operator": lambda: target.bitwise_xor_(source),
             "gather": lambda: torch.index_select(source, 0, order, out=target),
-            "chain": chain,
+            "chain": partial(_chain, source, target),
             "arguments": launcher(CALIBRATION_KERNELS, "read_arguments", 1, 32, ARGUMENTS, target),
             "pointers": launcher(CALIBRATION_KERNELS, "follow_pointers", 1, 1, source, HOPS, target),
+            "code": launcher(CALIBRATION_KERNELS, "run_through_code", 1, 32, source, target),
         }
+
+
+def _chain(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source)
+    target.add_(source)
+    target.clamp_(min=0)
+    target.floor_divide_(7)
+    target.fill_(1)
 
 
 def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Calibration:
@@ -148,7 +153,12 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
     for name, (kernel, blocks, threads) in copy_shapes(vectors, sms).items():
         launches = []
         for offset in OFFSETS:
-            read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
+            if size <= PAGE_BYTES // 4:  # fastest where both lie in one page, as an engine's small tensors do
+                starts = offset // 2, (offset + PAGE_BYTES) // 2
+                read, written = (target[start : start + size // 2] for start in starts)
+                read.copy_(source[: size // 2])
+            else:
+                read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
             count = [vectors] if kernel == "copy_vectors" else []
             copy = launcher(CALIBRATION_KERNELS, kernel, blocks, threads, read, written, *count)
             launches.append(PlacedLaunch(copy, rewrite_inputs=partial(read.copy_, contents)))
