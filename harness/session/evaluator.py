@@ -303,7 +303,7 @@ class Evaluator:
                 at.verified.append((variant, launch))
             else:
                 remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
-                metrics = Metrics(bytes_moved=at.fixture.bytes_moved)
+                metrics = None if item.in_array else Metrics(bytes_moved=at.fixture.bytes_moved)
                 yield item.cell(name, Status.PASSED, reason=remark, metrics=metrics)
 
     def proof_of(self, item: Cells, name: str) -> Proof | None:
@@ -344,7 +344,8 @@ class Evaluator:
                     batches=2 if item.in_array else 3,
                     placement=0 if self.timer and at.kind == SWEEP else None,
                 )
-                _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
+                if not item.in_array:
+                    _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except Exception as error:  # the operator's own code, or memory
                 raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
             if item.in_array and is_beyond(variant, at.fixture):
