@@ -178,11 +178,18 @@ def copy_bound_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
 
 
 def copy_bound_us(calibration: Calibration, bytes_moved: int) -> float:
-    """What the fastest copy kernel of the same run takes for ``bytes_moved``, microseconds: linear between the sizes
-    that were measured, at the bandwidth of the largest beyond it.
+    """What the fastest copy kernel of the same run takes for ``bytes_moved``, microseconds: between the sizes that were
+    measured linear, or as the lines of the neighbouring sizes go on where that is less, since the curve bends upwards
+    at the end of the L2; at the bandwidth of the largest beyond it.
     """
     sizes, times = copy_bound_curve(calibration)
-    return float(np.interp(bytes_moved, sizes, times)) * max(1.0, bytes_moved / float(sizes[-1]))
+    between = float(np.interp(bytes_moved, sizes, times))
+    after = int(np.searchsorted(sizes, bytes_moved))
+    if 2 <= after < len(sizes) - 1:
+        lines = [(sizes[i : i + 2], times[i : i + 2]) for i in (after - 2, after)]
+        continued = [y[0] + (bytes_moved - x[0]) * (y[1] - y[0]) / (x[1] - x[0]) for x, y in lines]
+        between = min(between, float(max(continued)))
+    return between * max(1.0, bytes_moved / float(sizes[-1]))
 
 
 COPY_BOUND = "copy bound: the run's fastest copy kernel that moves as many bytes, in its cache state"

@@ -28,7 +28,7 @@ BRIEF_ROUNDS = 10
 #: Integers in the one-block copy: the size of the lengths of a large decode step.
 BLOCK_COPY_INTS = 1024
 #: Blocks and threads of the wide copy: the grid and the traffic of an expanded block table.
-WIDE_BLOCKS, WIDE_THREADS = 528, 256
+WIDE_BLOCKS, WIDE_THREADS = 4224, 128
 #: 32-bit arguments of the kernel with many: a kilobyte, as of a fused step.
 ARGUMENTS = (ctypes.c_int * 256)(*range(256))
 #: Loads of the kernel that follows pointers.
@@ -57,7 +57,7 @@ class Kernels:
     """The calibration kernels.
 
     own:   name -> launches in several places, of the kinds of nodes that variants consist of. null: an empty kernel.
-           block_copy: one block. wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch. gather:
+           block_copy: one block. wide_copy: two waves of blocks on a large GPU. operator: one of PyTorch. gather:
            one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
            wide_chain: the same on the traffic of wide_copy. arguments: one warp reads a kilobyte of arguments.
            pointers: one thread follows pointers. code: one warp runs through kilobytes of code.
