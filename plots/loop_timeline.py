@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,6 +21,8 @@ from plots._loops import LoopPanel, loop_caption, loop_panels, scheduling_in_wor
 from plots._style import LABEL_PT, finish, new_figure
 
 ROW_IN = 1.7
+#: The stack that the last of the configuration is shown beside; without it the reference.
+ENGINE = "vllm_call"
 #: What host and device do, in the order of the legend.
 COLOURS = {
     "schedule": ("scheduler", "#999999"),
@@ -63,7 +66,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
 
 
 def _rows(panel: LoopPanel) -> list[list[Loop]]:
-    """For each scheduling, two stacks of the loop with the most requests and the shortest model step."""
+    """For each scheduling, two stacks of the loop with the most requests and the longest model step."""
     found = []
     for scheduling in panel.schedulings:
         points = [
@@ -72,16 +75,20 @@ def _rows(panel: LoopPanel) -> list[list[Loop]]:
             if point[0].axes["scheduling"] == scheduling and sum(bool(loop.trace) for loop in point) > 1
         ]
         if points:
-            best = max(points, key=lambda point: (point[0].axes["concurrency"], -point[0].axes["model_step_us"]))
-            traced = sorted((loop for loop in best if loop.trace), key=lambda loop: loop.stack != loop.reference)
-            found.append([traced[0], min(traced[1:], key=lambda loop: value(loop, "itl_us"))])
+            best = max(points, key=lambda point: (point[0].axes["concurrency"], point[0].axes["model_step_us"]))
+            traced = [loop for loop in best if loop.trace]
+            before = min(traced, key=lambda loop: (loop.stack != ENGINE, loop.stack != loop.reference))
+            found.append([before, [loop for loop in traced if loop is not before][-1]])
     return found
 
 
 def _one_step(loop: Loop) -> tuple[list[LoopSpan], float, float]:
-    """All spans, and from where to where the last complete step goes: between the ends of two model steps."""
+    """All spans, and from where to where the step goes in which the host has the median of work: between
+    the ends of two model steps.
+    """
     ends = sorted(span.end_us for span in loop.trace if (span.lane, span.name) == ("device", "model"))
-    return loop.trace, ends[-3], ends[-2]
+    steps = sorted(pairwise(ends[:-1]), key=lambda step: _busy(loop.trace, *step))
+    return loop.trace, *steps[len(steps) // 2]
 
 
 def _busy(spans: Sequence[LoopSpan], start: float, end: float) -> float:

@@ -48,7 +48,7 @@ from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
 from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.records.profile import PROFILE, Profile, read_document
-from harness.records.schema import Cell, RecordError, Run
+from harness.records.schema import Cell, RecordError, Run, Status
 from harness.report.across_gpus import summary_table
 from harness.report.decode_loop import interval_text, loop_tables, percent_text
 from harness.report.escape import as_code, as_text
@@ -77,10 +77,12 @@ H100_GLANCE = tuple(f"{H100}/{name}" for name in ("mtp3", "full", "step", "whole
 H100_RECORDS = (
     *H100_GLANCE,
     *(f"{H100}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
+    *(f"{H100}/{name}" for name in ("upstream", "upstream_step")),
 )
 #: The decode loops at the top of docs/decode-loop.md, and what they are called there.
 LOOPS = {
     f"{H100}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
+    f"{H100}/decode_loop_whole_step_mamba": "whole step, hybrid",
     f"{GPU}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
     f"{GPU}/decode_loop_whole_step_mamba": "whole step, hybrid",
     f"{GPU}/decode_loop": "four operators, DeepSeek-V3.2",
@@ -101,22 +103,24 @@ UPSTREAM = {
     "vllm_cuda": "vLLM",
     "vllm_triton": "vLLM",
     "vllm_align": "vLLM",
+    "vllm": "vLLM",
+    "vllm_call": "vLLM",
     "sglang_dsa_triton": "SGLang",
     "sglang_cuda": "SGLang",
 }
-#: The rows of the README: the record of each operator. Of ``upstream`` the first point of 128 requests is shown at
-#: which an engine's kernel was timed, of the others SUMMARY_POINT.
+#: The rows of the README: the records of each operator, of which the first that a GPU has is shown. Of ``upstream`` it
+#: is the first point of 128 requests at which an engine's kernel was timed, of the others SUMMARY_POINT.
 SUMMARY = {
-    "decode_flatten": "upstream",
-    "decode_native": "full",
-    "paged_mqa_schedule": "upstream",
-    "mla_tile_schedule": "upstream",
-    "k_quant_gather": "upstream",
-    "mamba_spec_metadata": "full",
-    "decode_step": "full",
-    "step_prologue": "whole_step",
-    "step_epilogue": "whole_step",
-    "draft_passes": "whole_step",
+    "decode_flatten": ("upstream",),
+    "decode_native": ("full",),
+    "paged_mqa_schedule": ("upstream",),
+    "mla_tile_schedule": ("upstream",),
+    "k_quant_gather": ("upstream",),
+    "mamba_spec_metadata": ("full",),
+    "decode_step": ("upstream_step", "full"),
+    "step_prologue": ("upstream_step", "whole_step"),
+    "step_epilogue": ("upstream_step", "whole_step"),
+    "draft_passes": ("upstream_step", "whole_step"),
 }
 #: What docs/records.md shows.
 STRUCTS = {
@@ -297,10 +301,12 @@ def upstream_in(cells: dict[str, Cell]) -> str | None:
     return next((name for name in UPSTREAM if name in cells and interval(cells[name], "gpu_us")), None)
 
 
-def summary_cells() -> Iterator[tuple[str, Run, dict[str, Cell]]]:
+def summary_cells(gpu: str) -> Iterator[tuple[str, Run, dict[str, Cell]]]:
     """(operator, run, variant -> cell) of the rows of the two tables below. Raises SpliceError."""
-    for operator, name in SUMMARY.items():
-        run = record(f"{GPU}/{name}")
+    for operator, names in SUMMARY.items():
+        there = (name for name in names if (ROOT / REFERENCE / gpu / f"{name}.jsonl").is_file())
+        name = next(there, names[-1])
+        run = record(f"{gpu}/{name}")
         points = by_point(run, operator)
         if name == "upstream":
             large = (cells for label, cells in points.items() if label.startswith("batch_size=128"))
@@ -315,7 +321,7 @@ def summary_cells() -> Iterator[tuple[str, Run, dict[str, Cell]]]:
 def headline() -> list[str]:
     """The README's table: what a server launches, or PyTorch operators, and the faster fused kernel."""
     rows, shown = [], []
-    for operator, run, cells in summary_cells():
+    for operator, run, cells in summary_cells(H100):
         upstream = upstream_in(cells)
         before = upstream or ("unfused" if "unfused" in cells else next(iter(cells.values())).baseline)
         label = UPSTREAM.get(before, "unfused" if before == "unfused" else "PyTorch")
@@ -330,18 +336,18 @@ def headline() -> list[str]:
     return [*markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows), *stale(shown)]
 
 
-def summary() -> list[str]:
+def summary(gpu: str = GPU) -> list[str]:
     """Engines' kernels and PyTorch operators beside the fused kernels, 128 requests each."""
     rows, timed = [], []
-    for operator, run, cells in summary_cells():
+    for operator, run, cells in summary_cells(gpu):
         shown = [next(iter(cells.values())).baseline, "triton_fused", "cuda_fused"]
         before = upstream_in(cells) or "unfused"
         first, *others = row_of(run, cells, [before, *shown], with_ratio=False)
         label = f"{UPSTREAM.get(before, before)}: " if before in cells else ""
         rows.append([f"`{operator}`", label + first, *others])
         timed += [(run, cells[name].variant_id) for name in (before, *shown) if name in cells]
-    run = record(f"{GPU}/upstream")
-    records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
+    run = record(f"{gpu}/upstream")
+    records = ", ".join(f"`{name}`" for name in dict.fromkeys(one.header.name for one, _ in timed))
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
     head = ["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"]
     return [*markdown_table(head, rows), "", note, *stale(timed)]
@@ -435,7 +441,7 @@ def generations() -> list[str]:
     """A row for each GPU that ``full`` was recorded on: PyTorch operators beside the faster fused kernel, for operators
     of the README at SUMMARY_POINT or their first point of 128 requests.
     """
-    runs, operators = _of_each_gpu("full"), [name for name, of_record in SUMMARY.items() if of_record != "whole_step"]
+    runs, operators = _of_each_gpu("full"), [name for name, of_record in SUMMARY.items() if "whole_step" not in of_record]
     rows, shown = [], []
     for run in runs:
         row = [run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]]
@@ -464,7 +470,7 @@ def engines() -> list[str]:
     """Kernels of engines beside the fused kernels, at the points of ``upstream`` at which they were timed. Those with
     padding are only in the record.
     """
-    run, rows, limited = record(f"{GPU}/upstream"), [], []
+    run, rows, limited = record(f"{H100}/upstream"), [], []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         for label, cells in by_point(run, operator).items():
             for engine in (name for name in UPSTREAM if name in cells and interval(cells[name], "gpu_us")):
@@ -478,6 +484,28 @@ def engines() -> list[str]:
     ]
     head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "copy bound"]
     return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note)), *stale(timed_in(run))]
+
+
+def vllm_step() -> list[str]:
+    """vLLM's kernels of a step, and its functions around them, beside the fused kernels: the first point of 128
+    requests of each operator, and at how many points of the record vLLM's results were exact.
+    """
+    run, rows = record(f"{H100}/upstream_step"), []
+    for operator in dict.fromkeys(cell.operator for cell in run.in_order):
+        points = by_point(run, operator)
+        label = SUMMARY_POINT if SUMMARY_POINT in points else next(one for one in points if "batch_size=128" in one)
+        exact = [counted_passed(points, name) for name in ("vllm", "vllm_call")]
+        shown = row_of(run, points[label], ["vllm", "vllm_call", "triton_fused", "cuda_fused"])
+        rows.append([f"`{operator}`", " · ".join(exact), *shown])
+    head = ["", "exact", "`vllm`", "`vllm_call`", "Triton", "CUDA C++", "copy bound"]
+    notes = f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`."
+    return [*markdown_table(head, rows, 2), "", notes, *stale(timed_in(run))]
+
+
+def counted_passed(points: Mapping[str, Mapping[str, Cell]], variant: str) -> str:
+    """At how many of the points that it does not skip a variant passed."""
+    statuses = [cells[variant].status for cells in points.values() if variant in cells]
+    return f"{statuses.count(Status.PASSED)} of {sum(status is not Status.SKIPPED for status in statuses)}"
 
 
 def example() -> list[str]:
@@ -822,6 +850,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "loop-overview": loop_overview,
     "example": example,
     "engines": engines,
+    "vllm-step": vllm_step,
     "operators": operators,
     **{
         f"schema-{name}": partial(fields_of, getattr(of, name))
@@ -835,6 +864,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "agreement": agreement,
     "seconds": seconds,
     "h100-environment": lambda: environment(H100_RECORDS),
+    "h100-summary": lambda: summary(H100),
     "h100-overview": lambda: overview(H100_GLANCE),
     "h100-runs": lambda: runs(H100_RECORDS),
     "h100-agreement": lambda: agreement(H100_RECORDS),

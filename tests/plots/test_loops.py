@@ -84,10 +84,25 @@ def test_stacks_look_different_and_the_same_in_all_panels(h200, b200):
     assert len({(style["color"], style["marker"]) for style in styles.values()}) == 2
 
 
-def test_the_timeline_shows_the_reference_beside_the_fastest(h200):
+def test_the_timeline_shows_the_reference_beside_the_last_stack(h200):
     shown = texts(loop_timeline.figure([h200]))
-    assert re.search(r"chains, sync\nconcurrency 32, model step 5 ms, ITL \d", shown)
-    assert re.search(r"fused, async.*\nconcurrency 32, model step 5 ms, ITL \d", shown)
+    assert re.search(r"chains, sync\nconcurrency 32, model step 12 ms, ITL \d", shown)
+    assert re.search(r"fused, async.*\nconcurrency 32, model step 12 ms, ITL \d", shown)
+
+
+def test_the_timeline_shows_the_functions_of_an_engine_in_place_of_the_reference(h200):
+    named = {"fused": "vllm_call", "chains": "chains"}
+    loops = [replace(one, stack=named[one.stack]) for one in h200.loops if one.stack in named]
+    shown = texts(loop_timeline.figure([replace(h200, loops=loops)]))
+    assert shown.index("vllm_call, sync") < shown.index("chains, sync")
+
+
+def test_the_timeline_shows_a_step_that_nothing_disturbed(h200):
+    loop = next(one for one in h200.loops if one.trace)
+    _, start, end = loop_timeline._one_step(loop)
+    stalled = [replace(span, end_us=end + 3000) if span.name == "schedule" and start <= span.start_us < end else span
+               for span in loop.trace]  # fmt: skip
+    assert loop_timeline._one_step(replace(loop, trace=stalled))[1:] != (start, end)
 
 
 def test_stacks_with_limits_are_marked(h200):

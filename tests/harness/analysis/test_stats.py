@@ -142,6 +142,12 @@ def test_the_copy_bound_is_the_fastest_copy_of_as_many_bytes():
     assert {kib: stats.copy_bound_us(calibration, kib * 1024) for kib in expected} == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("times", "expected"), [((1.0, 2.0, 10.0, 20.0), 5.0), ((1.0, 4.0, 5.0, 6.0), 4.5)])
+def test_between_sizes_the_copy_bound_lies_on_or_below_the_curve(times, expected):
+    sizes = dict(zip(("k16", "k32", "k48", "k64"), ((us,) for us in times), strict=True))
+    assert stats.copy_bound_us(with_copies(**sizes), 40 * 1024) == pytest.approx(expected)
+
+
 def test_the_one_block_copy_counts_for_the_copy_bound_in_the_hot_state_only():
     hot = with_copies(k4=(1.5,), k8=(2.0,), k16=(3.0,))
     assert stats.copy_bound_us(hot, 8192) == stats.copy_bound_us(hot, 100) == stats.block_copy_us(hot)
