@@ -441,7 +441,8 @@ def generations() -> list[str]:
     """A row for each GPU that ``full`` was recorded on: PyTorch operators beside the faster fused kernel, for operators
     of the README at SUMMARY_POINT or their first point of 128 requests.
     """
-    runs, operators = _of_each_gpu("full"), [name for name, of_record in SUMMARY.items() if "whole_step" not in of_record]
+    runs = _of_each_gpu("full")
+    operators = [name for name, of_records in SUMMARY.items() if "whole_step" not in of_records]
     rows, shown = [], []
     for run in runs:
         row = [run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]]
