@@ -5,6 +5,7 @@ Healthy variants must pass, defects must be rejected. Nothing is timed.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ HEADS = {
     "points of the array": (Place.ARRAY_POINT,),
     "random batches": (Place.RANDOM_BATCH,),
 }
+SWEEP = "points of the sweep"
 #: What the summary calls a skipped place, by the code of its reason.
 SKIPPED = {Code.KNOWN_FAILURE: "beyond its known failures", Code.INTERPRETER_BUDGET: "left out"}
 
@@ -54,6 +56,7 @@ class Verification:
 
     findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
     cells:    of the sweep. arrays: operator -> its covering array. compiled: as in the header of a record.
+    seconds:  part of the verification -> variant id -> what it took.
     """
 
     console: Console
@@ -63,6 +66,7 @@ class Verification:
     cells: list[Cell] = field(default_factory=list)
     arrays: dict[str, CoveringArray] = field(default_factory=dict)
     compiled: dict[str, dict[str, str]] = field(default_factory=dict)
+    seconds: dict[str, Counter[str]] = field(default_factory=dict)
 
     def of(self, variant: Variant) -> list[Finding]:
         return self.findings.get(variant.id, [])
@@ -97,10 +101,16 @@ class Verification:
         known_failures = _at_known_failures(self.catalog, healthy, self.job)
         num_random = len(healthy) if random_batches else 0
         steps = [len(here), len(known_failures), len(keys_of(in_array)), num_random, len(keys_of(sweep))]
+        parts = [next(iter(HEADS)), "known failures", *list(HEADS)[1:], SWEEP]
         with progress_bar(self.console, sum(steps)) as update:
 
             def run(session: Session, step: int, items: Sequence[WorkItem], in_array: bool = False) -> None:
+                seconds, last = self.seconds.setdefault(parts[step], Counter()), time.monotonic()
                 for outcome in session.run(items):
+                    if isinstance(outcome, Checked | Cell):
+                        now, before = time.monotonic(), last
+                        seconds[outcome.variant_id] += now - before
+                        last = now
                     if isinstance(outcome, Progress):
                         update(sum(steps[:step]) + outcome.done, outcome.doing)
                     elif isinstance(outcome, Checked):
@@ -160,7 +170,7 @@ class Verification:
             return variant.id, *counts, *pairs, _counts([_outcome_at_point(cell) for cell in self.cells_of(variant)])
 
         of_arrays = ["pairs of values"] if self.arrays else []
-        print_rows(self.console, ("variant", *heads, *of_arrays, "points of the sweep"), map(row, healthy))
+        print_rows(self.console, ("variant", *heads, *of_arrays, SWEEP), map(row, healthy))
 
     def _pairs_met(self, variant: Variant) -> str:
         """At how many pairs of the legal ones the variant passed."""
@@ -186,13 +196,22 @@ class Verification:
             head: [[f for f in of if f.place in places] for of in self.findings.values()]
             for head, places in HEADS.items()
         }
-        made["points of the sweep"] = list(map(self.cells_of, self.catalog.variants))
+        made[SWEEP] = list(map(self.cells_of, self.catalog.variants))
         for head, by_variant in made.items():
             slow = [of for of in by_variant if any(map(is_left_out, of))]
             if slow:
                 left = sum(bool(is_left_out(outcome)) for of in slow for outcome in of)
                 text = f"{head}: {left} of {sum(map(len, slow))} of {counted(len(slow), 'variant')} left out: "
                 self.console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
+
+    def print_seconds(self) -> None:
+        """What each part took, and the variant that took most."""
+        by_part = {part: round(of.total()) for part, of in self.seconds.items() if of.total() >= 0.5}
+        most = sum(self.seconds.values(), Counter()).most_common(1)
+        if by_part and most:
+            parts = ", ".join(f"{part} {seconds}" for part, seconds in by_part.items())
+            slowest, seconds = most[0]
+            self.console.print(Text(f"{sum(by_part.values())} s: {parts}; most for {slowest}, {seconds:.0f} s", style="dim"))
 
     def print_checks(self, healthy: Sequence[Variant]) -> None:
         """For each operator a table of its variants and all checks, over all edge cases and sequences together."""
@@ -299,6 +318,7 @@ def verify_all(
     results.print_outcome(healthy, command)
     results.print_left_out()
     print_counts(console, results.cells)
+    results.print_seconds()
     here = [variant for variant in healthy if variant.id in results.findings]
     rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
     bad_cell = any(cell.status.is_bad for cell in results.cells)

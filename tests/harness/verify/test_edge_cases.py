@@ -234,6 +234,13 @@ def test_rows_beyond_32_bits_are_read_and_written(setup, wrong_at):
     assert all(finding.buffers == "far" for finding in findings)
 
 
+def test_far_rows_for_which_a_launch_has_no_memory_are_left_out():
+    def setup(point, x, out):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert not list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
+
+
 def test_a_limit_in_far_rows_is_run_at_one_edge_case_only():
     known_failures = {"*, rows beyond 2^31": "offsets of 32 bits"}
     wrapping = dataclasses.replace(merged_chain.__variant__, setup=reads_at_32_bits, known_failures=known_failures)
