@@ -19,7 +19,7 @@ from harness.contract import Variant, in_buffers
 from harness.discover import Catalog, unavailable
 from harness.records.endings import of_reason, place_of, seen
 from harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
-from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
+from harness.report.console import print_checks, print_compiled, print_counts, print_rows, print_seconds, progress_bar
 from harness.session.messages import Job
 from harness.session.session import Progress, Session
 from harness.session.worker import RunError
@@ -206,12 +206,9 @@ class Verification:
 
     def print_seconds(self) -> None:
         """What each part took, and the variant that took most."""
-        by_part = {part: round(of.total()) for part, of in self.seconds.items() if of.total() >= 0.5}
-        most = sum(self.seconds.values(), Counter()).most_common(1)
-        if by_part and most:
-            parts = ", ".join(f"{part} {seconds}" for part, seconds in by_part.items())
-            slowest, seconds = most[0]
-            self.console.print(Text(f"{sum(by_part.values())} s: {parts}; most for {slowest}, {seconds:.0f} s", style="dim"))
+        print_seconds(self.console, {part: of.total() for part, of in self.seconds.items() if of})
+        for slowest, seconds in sum(self.seconds.values(), Counter()).most_common(1):
+            self.console.print(Text(f"most for {slowest}: {seconds:.1f} s", style="dim"))
 
     def print_checks(self, healthy: Sequence[Variant]) -> None:
         """For each operator a table of its variants and all checks, over all edge cases and sequences together."""

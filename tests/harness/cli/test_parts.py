@@ -1,5 +1,7 @@
 """Parts of `verify`: the covering array, which `sizes=` adds to, and random batches; their flags and budgets."""
 
+import re
+
 import pytest
 
 from harness.verify import covering_array
@@ -69,4 +71,6 @@ def test_what_the_interpreter_has_no_time_for_is_counted(verify):
     code, out, _ = verify("triton_fused", "--set", "measure.interpreter_budget_s=0.2", "--random", 6)
     assert code == 0
     assert "left out: interpreter budget (--set measure.interpreter_budget_s=SECONDS)" in out
+    assert re.search(r"s: edge cases and sequences [\d.]+, points of the array [\d.]+", out)
+    assert re.search(r"most for decode_native/triton_fused: [\d.]+ s", out)
     assert "left out" in summary(out, "triton_fused")
