@@ -193,8 +193,9 @@ def save(fig: Figure, path_stem: Path) -> list[Path]:
     path_stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("png", "svg")]
     _freeze_layout(fig)
+    bounds = _bounds(fig)
     with matplotlib.rc_context({"svg.hashsalt": path_stem.name}):
-        fig.savefig(paths[0], dpi=DPI, bbox_inches=_bounds(fig), metadata={"Software": None})
-        fig.savefig(paths[1], bbox_inches=_bounds(fig), metadata={"Date": None, "Creator": None})
+        fig.savefig(paths[0], dpi=DPI, bbox_inches=bounds, metadata={"Software": None})
+        fig.savefig(paths[1], bbox_inches=bounds, metadata={"Date": None, "Creator": None})
     fig.clear()
     return paths

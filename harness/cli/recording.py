@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Self
 
@@ -167,6 +168,8 @@ def _measured(
     with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
         try:
             code = thread.submit(_code, plan).result  # while the processes start
+            if not plan.no_plots:
+                thread.submit(import_module, "plots._style")  # matplotlib, which takes a second
         except RuntimeError:  # the system starts no thread; the session, which needs some, says so
             code = partial(_code, plan)
         try:
