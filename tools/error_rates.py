@@ -12,9 +12,9 @@ head made slower; it does the same with made-up noise. Every rule sees the same 
     nvbench        as nvbench-compare: one process a side, medians further apart than the smaller relative noise
                    (interquartile range / 1.349)
 
-Drawing: a synthetic process is a recorded one with its rounds drawn again with replacement. That adds the noise of a
-median of few rounds a second time, so the deviation of the recorded process from the mean of its cell is shrunk until
-the variance of the synthetic medians is that of the recorded ones. Exit code 2: a record that cannot be used.
+Drawing: a synthetic process is a recorded one with its rounds drawn again with replacement. That adds the noise of few
+rounds a second time, so the deviation of the recorded process from the mean of its cell is shrunk until the variance
+between synthetic processes is that between recorded ones. Exit code 2: a record that cannot be used.
 """
 
 from __future__ import annotations
@@ -67,24 +67,23 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Log samples [processes, cells, most rounds], valid up to ``rounds`` [processes, cells], and their medians."""
+    """Log samples [processes, cells, most rounds], valid up to ``rounds`` [processes, cells].
+
+    observed: their trimmed means [processes, cells].
+    """
 
     keys: tuple[str, ...]
     gpu: str
     samples: Array
     rounds: Array
-    medians: Array
-
-    @property
-    def means(self) -> Array:
-        return self.medians.mean(0)
+    observed: Array
 
     def shrink(self, rng: np.random.Generator) -> Array:
         """By cell: what a recorded deviation is multiplied with."""
-        count = len(self.medians)
-        drawn = np.stack([np.median(self.resampled(rng, np.arange(count)), axis=-1) for _ in range(200)])
+        count = len(self.observed)
+        drawn = np.stack([stats.trimmed_mean(self.resampled(rng, np.arange(count))) for _ in range(200)])
         again = drawn.var(0, ddof=1).mean(0)
-        recorded = self.medians.var(0, ddof=1)
+        recorded = self.observed.var(0, ddof=1)
         return np.sqrt(count / (count - 1) * np.clip(1 - again / np.maximum(recorded, 1e-12), 0, 1))
 
     def resampled(self, rng: np.random.Generator, processes: Array) -> Array:
@@ -108,8 +107,8 @@ def recorded(runs: Sequence[Run]) -> Recorded:
     for i, one in enumerate(by_run):
         for j, key in enumerate(shared):
             samples[i, j, : len(one[key])] = np.log(one[key])
-    medians = np.array([[np.median(np.log(one[key])) for key in shared] for one in by_run])
-    return Recorded(tuple(shared), runs[0].header.environment.gpu or "", samples, rounds, medians)
+    observed = np.array([[stats.trimmed_mean(np.log(one[key])) for key in shared] for one in by_run])
+    return Recorded(tuple(shared), runs[0].header.environment.gpu or "", samples, rounds, observed)
 
 
 def of_machine(name: str, base: Recorded, head: Recorded | None = None) -> Corpus:
@@ -124,8 +123,8 @@ def of_machine(name: str, base: Recorded, head: Recorded | None = None) -> Corpu
 
 
 def _drawn(source: Recorded, shrink: Array, rng: np.random.Generator, comparisons: int, processes: int) -> Array:
-    chosen = rng.integers(len(source.medians), size=(comparisons, processes))
-    shift = (shrink - 1) * (source.medians[chosen] - source.means)
+    chosen = rng.integers(len(source.observed), size=(comparisons, processes))
+    shift = (shrink - 1) * (source.observed[chosen] - source.observed.mean(0))
     return source.resampled(rng, chosen) + shift[..., None]
 
 
@@ -145,10 +144,10 @@ def model(name: str, effects: Callable[..., Array], spikes: float = 0.0) -> Corp
 
     def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
         shape = (comparisons, 2 * processes, CELLS)
-        medians = PROCESS_SD * scale * rng.standard_normal(shape) + effects(rng, shape)
+        of_process = PROCESS_SD * scale * rng.standard_normal(shape) + effects(rng, shape)
         rounds = ROUND_SD * scale[:, None] * rng.standard_normal((*shape, ROUNDS))
         rounds += 0.2 * (rng.random((*shape, ROUNDS)) < spikes)
-        samples = np.log(times)[:, None] + medians[..., None] + rounds
+        samples = np.log(times)[:, None] + of_process[..., None] + rounds
         of_head = np.array([i % 4 in (1, 2) for i in range(2 * processes)])
         return samples[:, ~of_head], samples[:, of_head]
 
@@ -202,7 +201,7 @@ def _simple(slower: Array, faster: Array) -> Outcome:
 
 def suite(base: Array, head: Array, band: float = 0.0) -> Outcome:
     """What ``compare`` does, over many comparisons at once."""
-    before, after = np.median(base, axis=-1), np.median(head, axis=-1)
+    before, after = stats.trimmed_mean(base), stats.trimmed_mean(head)
     processes = before.shape[1]
     change = after.mean(1) - before.mean(1)
     variance = (before.var(1, ddof=1) + after.var(1, ddof=1)) / 2
@@ -333,7 +332,7 @@ def report(machines: dict[str, Recorded], comparisons: int, say: Callable[[str],
     document: dict = {
         "comparisons": comparisons,
         "machines": {
-            name: {"gpu": source.gpu, "processes": len(source.medians), "cells": len(source.keys)} | _spread(source)
+            name: {"gpu": source.gpu, "processes": len(source.observed), "cells": len(source.keys)} | _spread(source)
             for name, source in machines.items()
         },
         "rows": [],
@@ -360,7 +359,7 @@ def report(machines: dict[str, Recorded], comparisons: int, say: Callable[[str],
 
 def _spread(source: Recorded) -> dict[str, float]:
     """Of the relative standard deviations between processes: median and greatest."""
-    deviations = source.medians.std(0, ddof=1)
+    deviations = source.observed.std(0, ddof=1)
     return {"median_sd": float(np.median(deviations)), "greatest_sd": float(deviations.max())}
 
 

@@ -1,7 +1,7 @@
 """Compares two sides, each the records of several processes, cell by cell: slower, faster, same or unsure.
 
-Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. The unit of evidence is the process: one median
-per process and cell. docs/comparison.md explains the rule and shows its error rates.
+Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. The unit of evidence is the process: one
+trimmed mean per process and cell. docs/comparison.md explains the rule and shows its error rates.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class CellComparison:
     """One metric of one cell: its evidence (axes and medians), and what follows from it once it is judged.
 
     axes:         of the point, all of them.
-    base_medians, head_medians: one median per process; of a paired comparison, per process or per round.
+    base_times, head_times: one per process, a trimmed mean; of a paired comparison, one per process or round.
     base_us, head_us: their geometric means. ratio: head_us / base_us. change_us: head_us - base_us.
     The bounds of both hold for all cells of the metric together (moderated.judge); NaN where there is no evidence.
-    sd:           standard deviation of a median between processes, relative, moderated by cells of similar time.
+    sd:           standard deviation between processes, relative, moderated by cells of similar time.
     power:        chance that a slow-down of Comparison.detect would have been called slower.
     noisy:        whether processes differ more here than in other cells of similar time. Such a cell can fail, but is
                   left out of Comparison.power.
@@ -118,8 +118,8 @@ class CellComparison:
     change_us: Interval = UNKNOWN
     verdict: Verdict = "unsure"
     axes: Mapping[str, Any] = field(default_factory=dict)
-    base_medians: tuple[float, ...] = ()
-    head_medians: tuple[float, ...] = ()
+    base_times: tuple[float, ...] = ()
+    head_times: tuple[float, ...] = ()
     sd: float = math.nan
     power: float = 0.0
     noisy: bool = False
@@ -182,7 +182,7 @@ class Comparison:
     lost:      cells of both sides that base timed, without a comparable time in head.
     base_only, head_only: cells of one side.
     pair:      (base, head) names of the variants, where two variants of the same runs are compared.
-    unit:      what a median stands for: "process", or "round" of one process.
+    unit:      what an observation stands for: "process", or "round" of one process.
     """
 
     base: tuple[Run, ...]
@@ -502,22 +502,22 @@ def _join(result: Comparison) -> list[CellComparison]:
             if gone := [metric for metric in wanted if metric not in head_times]:
                 result.lost.append(replace(transition, head=f"{transition.head}; no {', '.join(gone)}"))
             rows += [
-                _row(base[0], metric, medians, head_times[metric])
-                for metric, medians in base_times.items()
+                _row(base[0], metric, times, head_times[metric])
+                for metric, times in base_times.items()
                 if metric in head_times
             ]
     return rows
 
 
-def _row(cell: Cell, metric: str, base_medians: Iterable[float], head_medians: Iterable[float]) -> CellComparison:
+def _row(cell: Cell, metric: str, base_times: Iterable[float], head_times: Iterable[float]) -> CellComparison:
     return CellComparison(
         operator=cell.operator,
         variant=cell.variant,
         point=cell.point,
         metric=metric,
         axes=cell.axes,
-        base_medians=tuple(map(float, base_medians)),
-        head_medians=tuple(map(float, head_medians)),
+        base_times=tuple(map(float, base_times)),
+        head_times=tuple(map(float, head_times)),
     )
 
 
@@ -556,12 +556,12 @@ def _rounds(base: Cell, head: Cell, metric: str) -> tuple[np.ndarray, np.ndarray
 
 
 def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
-    """Metric -> plausible medians, one for each process that has the metric, in the order of stats.METRICS."""
+    """Metric -> plausible times, one for each process that has the metric, in the order of stats.METRICS."""
     by_metric: dict[str, list[float]] = {}
     for metric in stats.METRICS:
-        medians = [median for cell in cells if (median := stats.median_us(cell, metric)) is not None]
-        if medians:
-            by_metric[metric] = medians
+        times = [time for cell in cells if (time := stats.process_us(cell, metric)) is not None]
+        if times:
+            by_metric[metric] = times
     return by_metric
 
 
@@ -590,7 +590,7 @@ def _judge(result: Comparison, rows: Sequence[CellComparison]) -> None:
     order = {row.key: i for i, row in enumerate(rows)}
     for metric in dict.fromkeys(row.metric for row in rows):
         of_metric = [row for row in rows if row.metric == metric]
-        judgements = _judgements(result, [(row.base_medians, row.head_medians) for row in of_metric])
+        judgements = _judgements(result, [(row.base_times, row.head_times) for row in of_metric])
         cells = [_judged(row, judgement, result.rule) for row, judgement in zip(of_metric, judgements, strict=True)]
         result.cells.extend(cells)
         result.summaries.extend(_summaries(result, cells))
@@ -664,7 +664,7 @@ def _exp(log_ratio: float) -> float:
 
 
 def _judged(row: CellComparison, judgement: _Judgement, rule: Rule) -> CellComparison:
-    base_us, ratio = stats.geometric_mean(row.base_medians), judgement.ratio
+    base_us, ratio = stats.geometric_mean(row.base_times), judgement.ratio
     change_us = Interval(*(base_us * (bound - 1) for bound in (ratio.median, ratio.low, ratio.high)))
     return replace(
         row,
@@ -682,9 +682,7 @@ def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summ
     for cell in cells:
         groups.setdefault((cell.operator, cell.variant), []).append(cell)
     sides = [
-        tuple(
-            _process_means([getattr(cell, side) for cell in group], result) for side in ("base_medians", "head_medians")
-        )
+        tuple(_process_means([getattr(cell, side) for cell in group], result) for side in ("base_times", "head_times"))
         for group in groups.values()
     ]
     summaries = []

@@ -46,12 +46,9 @@ from typing import Any
 import numpy as np
 
 from harness.analysis.cache_states import CACHE_STATES, cache_state_errors
-from harness.analysis.stats import fit, samples
+from harness.analysis.stats import fit, samples, trimmed_mean
 from harness.records.schema import Calibration, KernelTimes, Metrics
 from harness.wording import signed, significant
-
-#: Share of queued samples left out of a mean at either end: two of a calibration's twenty, none of a cell's six.
-TRIMMED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -139,14 +136,8 @@ def _queued_slope(stream_us: Mapping[int, Sequence[float]]) -> float | None:
     if len(stream_us) < 2:
         return None
     fewest, most = min(stream_us), max(stream_us)
-    longer, shorter = (_trimmed_mean(stream_us[calls]) for calls in (most, fewest))
+    longer, shorter = (trimmed_mean(stream_us[calls]) for calls in (most, fewest))
     return float((longer - shorter) / (most - fewest))
-
-
-def _trimmed_mean(values: Sequence[float]) -> float:
-    """Without TRIMMED_SHARE of the values at each end."""
-    cut = int(TRIMMED_SHARE * len(values))
-    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
 def _median(cupti_us: Sequence[float]) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from harness.records.schema import Calibration, Cell, KernelTimes, Metrics, Stat
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
+#: Share of the samples left out of a trimmed mean at either end: two of twenty, none of six.
+TRIMMED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,22 @@ def median_us(cell: Cell, metric: str) -> float | None:
     values = timed_samples(cell, metric)
     median = float(np.median(values)) if values else math.nan
     return median if is_plausible(median) else None
+
+
+def trimmed_mean(values: Any) -> Any:
+    """Over the last axis, without TRIMMED_SHARE of the values at each end."""
+    count = np.shape(values)[-1]
+    cut = int(TRIMMED_SHARE * count)
+    return np.mean(np.sort(values, axis=-1)[..., cut : count - cut], axis=-1)
+
+
+def process_us(cell: Cell, metric: str) -> float | None:
+    """What a process says of ``metric`` where processes are compared: the trimmed mean of its samples. Placements can
+    give two times, between which a median jumps. None where the cell has no such samples, or it is not plausible.
+    """
+    values = timed_samples(cell, metric)
+    mean = float(trimmed_mean(values)) if values else math.nan
+    return mean if is_plausible(mean) else None
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -120,6 +120,13 @@ def test_a_median_is_that_of_the_interval_unless_it_is_not_plausible():
     assert stats.median_us(replace(timed, status="failed"), "host_us") is None
 
 
+def test_a_process_is_observed_by_a_mean_without_a_tenth_at_either_end():
+    two_times = [46.0] * 11 + [52.0] * 7
+    timed = factory.with_metrics(factory.cell("o", "v", {"n": 1}, gpu=5.0), host_us=[0.5, *two_times, 900.0])
+    assert stats.process_us(timed, "host_us") == pytest.approx((46 * 10 + 52 * 6) / 16)
+    assert stats.process_us(replace(timed, status="failed"), "host_us") is None
+
+
 def test_copy_bandwidth_counts_bytes_read_and_written():
     assert stats.copy_bandwidth(factory.calibration(np.random.default_rng(0))) == pytest.approx(2 * 2**30 / 500)
 

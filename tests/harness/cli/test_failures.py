@@ -106,7 +106,7 @@ def test_answers_to_earlier_inputs_are_called_so(verified):
 
 
 def test_the_summary_comes_last(verified):
-    *_, head, rule, first, second, counts = verified.out.splitlines()
+    *_, head, rule, first, second, counts, _seconds, _slowest = verified.out.splitlines()
     assert head.split()[0] == "variant"
     assert set(rule) == {"─"}
     assert [line.split()[0] for line in (first, second)] == ["decode_native/wrong_after_two", "decode_native/frozen"]
