@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -145,9 +145,7 @@ def interval(cell: Cell, metric: str) -> Interval | None:
 
 def median_us(cell: Cell, metric: str) -> float | None:
     """The median of ``metric``; None where the cell has no such samples, or it is not plausible."""
-    values = timed_samples(cell, metric)
-    median = float(np.median(values)) if values else math.nan
-    return median if is_plausible(median) else None
+    return _plausible(np.median, cell, metric)
 
 
 def trimmed_mean(values: Any) -> Any:
@@ -159,11 +157,15 @@ def trimmed_mean(values: Any) -> Any:
 
 def process_us(cell: Cell, metric: str) -> float | None:
     """What a process says of ``metric`` where processes are compared: the trimmed mean of its samples. Placements can
-    give two times, between which a median jumps. None where the cell has no such samples, or it is not plausible.
+    give two times, between which a median jumps. None as for the median.
     """
+    return _plausible(trimmed_mean, cell, metric)
+
+
+def _plausible(statistic: Callable[[Sequence[float]], Any], cell: Cell, metric: str) -> float | None:
     values = timed_samples(cell, metric)
-    mean = float(trimmed_mean(values)) if values else math.nan
-    return mean if is_plausible(mean) else None
+    found = float(statistic(values)) if values else math.nan
+    return found if is_plausible(found) else None
 
 
 def geometric_mean(values: Sequence[float]) -> float:
