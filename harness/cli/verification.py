@@ -5,10 +5,12 @@ Healthy variants must pass, defects must be rejected. Nothing is timed.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 from rich.console import Console
 from rich.text import Text
@@ -21,7 +23,7 @@ from harness.records.endings import of_reason, place_of, seen
 from harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, print_seconds, progress_bar
 from harness.session.messages import Job
-from harness.session.session import Progress, Session
+from harness.session.side_by_side import Run, side_by_side
 from harness.session.worker import RunError
 from harness.verify.covering_array import CoveringArray, covering_array
 from harness.verify.edge_cases import check_results, is_unverified, known_failure_places
@@ -39,13 +41,18 @@ LEGEND = {
     "-": "no launch got this far",
 }
 
+#: Parts of a verification.
+EDGES, KNOWN_FAILURES = "edge cases and sequences", "known failures"
+ARRAY, RANDOM, SWEEP = "points of the array", "random batches", "points of the sweep"
+PARTS = EDGES, KNOWN_FAILURES, ARRAY, RANDOM, SWEEP
 #: Head of a column -> the places whose findings it counts.
 HEADS = {
-    "edge cases and sequences": (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
-    "points of the array": (Place.ARRAY_POINT,),
-    "random batches": (Place.RANDOM_BATCH,),
+    EDGES: (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
+    ARRAY: (Place.ARRAY_POINT,),
+    RANDOM: (Place.RANDOM_BATCH,),
 }
-SWEEP = "points of the sweep"
+#: At most so many processes verify at a time, one for so many cores.
+PROCESSES, CORES = 4, 4
 #: What the summary calls a skipped place, by the code of its reason.
 SKIPPED = {Code.KNOWN_FAILURE: "beyond its known failures", Code.INTERPRETER_BUDGET: "left out"}
 
@@ -56,6 +63,7 @@ class Verification:
 
     findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
     cells:    of the sweep. arrays: operator -> its covering array. compiled: as in the header of a record.
+    seconds:  part -> seconds by variant id, of all processes together.
     seconds:  part of the verification -> variant id -> what it took.
     """
 
@@ -66,7 +74,9 @@ class Verification:
     cells: list[Cell] = field(default_factory=list)
     arrays: dict[str, CoveringArray] = field(default_factory=dict)
     compiled: dict[str, dict[str, str]] = field(default_factory=dict)
-    seconds: dict[str, Counter[str]] = field(default_factory=dict)
+    seconds: dict[str, Counter[str]] = field(default_factory=lambda: {part: Counter() for part in PARTS})
+    wall_s: float = 0.0
+    _done: list[int] = field(default_factory=list)
 
     def of(self, variant: Variant) -> list[Finding]:
         return self.findings.get(variant.id, [])
@@ -96,45 +106,54 @@ class Verification:
         random_batches: int = 0,
         sweep: Sequence[Cells] = (),
     ) -> None:
-        """Variants that do not pass their edge cases are not run at the array or on random batches."""
-        here = [variant for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None]
+        """The variants of an operator in one process, as they share batches, and several operators beside each other.
+        Variants that do not pass their edge cases are not run at the array or on random batches.
+        """
+        here = {variant.id for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None}
         known_failures = _at_known_failures(self.catalog, healthy, self.job)
         num_random = len(healthy) if random_batches else 0
-        steps = [len(here), len(known_failures), len(keys_of(in_array)), num_random, len(keys_of(sweep))]
-        parts = [next(iter(HEADS)), "known failures", *list(HEADS)[1:], SWEEP]
-        with progress_bar(self.console, sum(steps)) as update:
+        total = len(here) + len(known_failures) + len(keys_of(in_array)) + num_random + len(keys_of(sweep))
 
-            def run(session: Session, step: int, items: Sequence[WorkItem], in_array: bool = False) -> None:
-                seconds, last = self.seconds.setdefault(parts[step], Counter()), time.monotonic()
-                for outcome in session.run(items):
-                    if isinstance(outcome, Checked | Cell):
-                        now, before = time.monotonic(), last
-                        seconds[outcome.variant_id] += now - before
-                        last = now
-                    if isinstance(outcome, Progress):
-                        update(sum(steps[:step]) + outcome.done, outcome.doing)
-                    elif isinstance(outcome, Checked):
-                        self.findings.setdefault(outcome.variant_id, []).append(outcome.finding)
-                    elif isinstance(outcome, Cell) and in_array:
-                        place = {"place": Place.ARRAY_POINT, "name": outcome.point}
-                        finding = outcome.finding or Finding(status=outcome.status, reason=outcome.reason, **place)
-                        self.findings[outcome.variant_id].append(finding)
-                    elif isinstance(outcome, Cell):
-                        self.cells.append(outcome)
+        def verify(group: Sequence[Variant], run: Run) -> None:
+            at_edges = [_names(variant) for variant in group if variant.id in here]
+            self._keep(EDGES, run, [Verify(**names) for names in at_edges])
+            passed = [v for v in group if v.defect is None and v.id in self.findings and not self.bad(v)]
+            self._keep(ARRAY, run, _only(in_array, passed))
+            if random_batches:
+                self._keep(RANDOM, run, [RandomBatches(count=random_batches, **_names(v)) for v in passed])
+            self._keep(SWEEP, run, _only(sweep, group))
 
-            with Session(self.job) as session:
-                self.compiled = session.ready.compiled
-                run(session, 0, [Verify(operator=variant.operator, variant=variant.name) for variant in here])
-                if known_failures:
-                    # What an engine's kernel does there may end its process, on which nothing else may depend.
-                    with Session(replace(self.job, compiled=())) as apart:
-                        run(apart, 1, known_failures)
-                passed = [variant for variant in healthy if variant.id in self.findings and not self.bad(variant)]
-                run(session, 2, _only(in_array, passed), in_array=True)
-                if random_batches:
-                    batches = [{"operator": variant.operator, "variant": variant.name} for variant in passed]
-                    run(session, 3, [RandomBatches(count=random_batches, **names) for names in batches])
-                run(session, 4, sweep)
+        groups = _groups((*healthy, *defects))
+        tasks = iter([partial(verify, group) for group in groups])
+        lanes = [tasks] * min(max(len(os.sched_getaffinity(0)) // CORES, 1), PROCESSES, len(groups))
+        if known_failures:
+            # What an engine's kernel does there may end its process, on which nothing else may depend.
+            lanes.append(iter([lambda run: self._keep(KNOWN_FAILURES, run, known_failures)]))
+        began = time.monotonic()
+        with progress_bar(self.console, total) as update:
+            self.compiled = side_by_side(self.job, lanes, lambda doing: update(sum(self._done), doing))
+        self.wall_s = time.monotonic() - began
+
+    def _keep(self, part: str, run: Run, items: Sequence[WorkItem]) -> None:
+        """Run the items of one part, and keep the outcomes and how long each took. In several threads."""
+        seconds = self.seconds[part]
+        for item in items:
+            last = time.monotonic()
+            for outcome in run(item):
+                if not isinstance(outcome, Checked | Cell):
+                    continue
+                now, before = time.monotonic(), last
+                seconds[outcome.variant_id] += now - before
+                last = now
+                if isinstance(outcome, Checked):
+                    self.findings.setdefault(outcome.variant_id, []).append(outcome.finding)
+                elif part == ARRAY:
+                    place = {"place": Place.ARRAY_POINT, "name": outcome.point}
+                    finding = outcome.finding or Finding(status=outcome.status, reason=outcome.reason, **place)
+                    self.findings[outcome.variant_id].append(finding)
+                else:
+                    self.cells.append(outcome)
+            self._done.append(len(item.variants))
 
     # --- what is printed ---------------------------------------------------------------------------------------------
 
@@ -205,8 +224,8 @@ class Verification:
                 self.console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
 
     def print_seconds(self) -> None:
-        """What each part took, and the variant that took most."""
-        print_seconds(self.console, {part: of.total() for part, of in self.seconds.items() if of})
+        """What each part took in all processes, and the variant that took most."""
+        print_seconds(self.console, {part: of.total() for part, of in self.seconds.items() if of}, self.wall_s)
         for slowest, seconds in sum(self.seconds.values(), Counter()).most_common(1):
             self.console.print(Text(f"most for {slowest}: {seconds:.1f} s", style="dim"))
 
@@ -355,6 +374,18 @@ def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -
         if unavailable(variant, job.device) is None
         for name, buffers in known_failure_places(catalog.operators[variant.operator], variant)
     ]
+
+
+def _names(variant: Variant) -> dict[str, str]:
+    return {"operator": variant.operator, "variant": variant.name}
+
+
+def _groups(variants: Sequence[Variant]) -> list[list[Variant]]:
+    """By operator. What takes longest begins first: variants that are slow to verify, then operators with many."""
+    groups: dict[tuple[str, bool], list[Variant]] = {}
+    for variant in variants:
+        groups.setdefault((variant.operator, variant.is_slow_to_verify), []).append(variant)
+    return [groups[key] for key in sorted(groups, key=lambda key: (not key[1], -len(groups[key])))]
 
 
 def _only(items: Sequence[Cells], variants: Collection[Variant]) -> list[Cells]:

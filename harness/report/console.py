@@ -224,11 +224,11 @@ class _Text:
         return Measurement(longest_part(lines), self.most or longest_line(lines))
 
 
-def print_seconds(console: Console, seconds: Mapping[str, float]) -> None:
-    """``103 s: start 3.1, import 1.0, …``; nothing where the record does not tell."""
+def print_seconds(console: Console, seconds: Mapping[str, float], wall_s: float | None = None) -> None:
+    """``103 s: start 3.1, import 1.0, …``; nothing where the record does not tell. wall_s: by default their sum."""
     if seconds:
         named = ", ".join(f"{activity} {s:.1f}" for activity, s in seconds.items())
-        console.print(Text(f"{sum(seconds.values()):.0f} s: {named}", style="dim"))
+        console.print(Text(f"{wall_s or sum(seconds.values()):.0f} s: {named}", style="dim"))
 
 
 def print_counts(console: Console, lines: Sequence[Cell | Loop], noun: str = "cell") -> None:

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from harness.config.load import Measure
-from harness.config.work_items import Cells, Checked
+from harness.config.work_items import Cells, Checked, WorkItem
 from harness.records.differences import differences
 from harness.records.schema import Cell, Environment, Segment
 from harness.session.messages import Job, Ready
-from harness.session.session import Progress, Session, calibration_errors, segment
+from harness.session.session import Outcome, Progress, Session, calibration_errors, segment
 from harness.session.worker import RunError, Worker, start_worker
 from harness.wording import counted
 
@@ -83,13 +83,15 @@ class LocalGpu:
         raise RunError("the run has ended")
 
     def run(self, item: Cells) -> list[Cell | Segment]:
-        lines = []
-        for outcome in self._session.run([item]):
+        return list(self.outcomes([item]))
+
+    def outcomes(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
+        """As Session.run has them; what it is doing goes to ``doing``."""
+        for outcome in self._session.run(items):
             if isinstance(outcome, Progress):
                 self.doing = outcome.doing
             else:
-                lines.append(outcome)
-        return lines
+                yield outcome
 
     def abort(self) -> None:
         self._aborted = True

@@ -1,6 +1,7 @@
-"""The lock under which the workers of a run on several GPUs measure host time, one after the other.
+"""Locks between the processes of this user on this machine: the workers of a run on several GPUs measure host time one
+after the other, and the workers of one GPU do not need most of its memory at the same time.
 
-Every such run of this user on this machine takes the same one. It ends with the process that holds it.
+A lock ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class HostLock:
     thread of a process.
     """
 
-    def __init__(self, folder: Path, limit_s: float = LIMIT_S) -> None:
-        path = folder / f"spec-decode-bench-host-times-{os.getuid()}.lock"
+    def __init__(self, folder: Path, limit_s: float = LIMIT_S, of: str = "host-times") -> None:
+        path = folder / f"spec-decode-bench-{of}-{os.getuid()}.lock"
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._limit_s = limit_s
 

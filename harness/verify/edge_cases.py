@@ -25,6 +25,7 @@ from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.buffers import row_length
 from harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
 from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, check_replays, replay_sequence
+from harness.verify.memory import most_of_the_memory
 from harness.verify.process_state import unchanged_process
 from harness.wording import first_line, printable
 
@@ -340,16 +341,22 @@ def far_rows(
             if made[argument, tensor] == FAR_POINTS:
                 continue
             announce(Place.EDGE_CASE, case.name)
-            try:
-                far = {argument: {tensor: stride}}
-                fixture = Fixture(operator, point, device, seed, case.edit, batches=2, **far)
-            except (RuntimeError, MemoryError):
-                return
             made[argument, tensor] += 1
-            finding = finding_of(place, lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
-            if finding.error == torch.OutOfMemoryError.__name__:  # of a variant that allocates
+            make = partial(Fixture, operator, point, device, seed, case.edit, batches=2, **{argument: {tensor: stride}})
+            with most_of_the_memory(device):
+                finding = finding_of(place, partial(_check_far_rows, make, variant))
+            if finding.error == torch.OutOfMemoryError.__name__:
                 return
             yield finding
+
+
+def _check_far_rows(make: Callable[[], Fixture], variant: Variant, _: set[str]) -> None:
+    """Raises OutOfMemoryError where inputs and outputs do not fit, or what the variant allocates."""
+    try:
+        fixture = make()
+    except (RuntimeError, MemoryError):
+        raise torch.OutOfMemoryError from None
+    verify_cell(fixture, variant, once=True)
 
 
 def in_place(

@@ -1,14 +1,18 @@
-"""Whether a point fits in memory, before anything of its size is made."""
+"""Whether a point fits in memory, before anything of its size is made; who may take most of it."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from harness.contract import Operator, Point
 from harness.records.schema import Code, Reason
+from harness.timing.host_lock import HostLock
 from harness.verify.points import output_bytes, tensor_bytes
 
 #: Inputs and outputs that are held at a time: on the host the batches with their expected results, on the device the
@@ -16,6 +20,8 @@ from harness.verify.points import output_bytes, tensor_bytes
 ON_HOST, ON_DEVICE = 3, 2
 #: A size up to LARGE is no reason to estimate; for the estimate larger ones are halved until they are below SMALL.
 LARGE, SMALL = 2**18, 2**12
+#: Seconds to wait for another process that has most of the GPU's memory.
+MOST_LIMIT_S = 60.0
 
 
 def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
@@ -27,6 +33,20 @@ def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
     needs = needs or {_free_on_host(): ON_HOST + ON_DEVICE}
     short = [(copies * once, free) for free, copies in needs.items() if copies * once > free]
     return Reason(code=Code.MEMORY, needed_bytes=short[0][0], free_bytes=short[0][1]) if short else None
+
+
+@contextmanager
+def most_of_the_memory(device: str) -> Iterator[None]:
+    """For what needs gigabytes of a GPU: one process has them at a time, and gives them back."""
+    if device != "cuda":
+        yield
+        return
+    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+    with HostLock(Path(tempfile.gettempdir()), MOST_LIMIT_S, f"memory-of-{uuid}")():
+        try:
+            yield
+        finally:
+            torch.cuda.empty_cache()
 
 
 def _input_bytes(operator: Operator, point: Point) -> int:

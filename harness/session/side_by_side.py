@@ -1,0 +1,54 @@
+"""Several sessions of one device beside each other, for work that is not timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import replace
+
+from harness.config.work_items import WorkItem
+from harness.session.gpus import SHOWN_EVERY_S, LocalGpu
+from harness.session.messages import Job
+from harness.session.session import Outcome
+
+#: Runs a work item in the session of a lane.
+Run = Callable[[WorkItem], Iterator[Outcome]]
+Task = Callable[[Run], None]
+
+
+def side_by_side(job: Job, lanes: Sequence[Iterator[Task]], show: Callable[[str], None]) -> dict[str, dict[str, str]]:
+    """Each lane has a session, in a thread, and does the tasks of its iterator, which it may share with others.
+
+    show: called now and then with what they are doing.
+
+    Returns what became of the CUDA sources of the job, which the first lane compiles. Raises RunError where a session
+    cannot go on; then, and on Ctrl-C, all processes are ended.
+    """
+    sessions = [
+        LocalGpu(f"process {number}", replace(job, compiled=() if number else job.compiled))
+        for number in range(len(lanes))
+    ]
+
+    def work(session: LocalGpu, tasks: Iterator[Task]) -> dict[str, dict[str, str]]:
+        try:
+            ready = session.start()
+            for task in tasks:
+                task(lambda item: session.outcomes([item]))
+            return ready.compiled
+        finally:
+            session.close(30.0)
+
+    with ThreadPoolExecutor(max(len(lanes), 1), thread_name_prefix="session") as threads:
+        futures = [threads.submit(work, *lane) for lane in zip(sessions, lanes, strict=True)]
+        pending = set(futures)
+        try:
+            while pending:
+                done, pending = wait(pending, SHOWN_EVERY_S, FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                show(next(filter(None, (session.doing for session in sessions)), ""))
+        except BaseException:
+            for session in sessions:
+                session.abort()
+            raise
+    return futures[0].result() if futures else {}
