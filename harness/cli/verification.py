@@ -79,7 +79,8 @@ class Verification:
     _done: list[int] = field(default_factory=list)
 
     def of(self, variant: Variant) -> list[Finding]:
-        return self.findings.get(variant.id, [])
+        """Known failures last: another thread finds them."""
+        return sorted(self.findings.get(variant.id, []), key=lambda f: f.status is Status.KNOWN_FAILURE)
 
     def cells_of(self, variant: Variant) -> list[Cell]:
         return [cell for cell in self.cells if cell.variant_id == variant.id]

@@ -26,6 +26,7 @@ from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, V
 from harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import discover, unavailable
+from harness.host_lock import lock_of
 from harness.nvtx_ranges import nvtx_range
 from harness.packages import checkouts, versions
 from harness.records.schema import (
@@ -46,7 +47,6 @@ from harness.session.messages import Heartbeat, Job, Outputs, Ready
 from harness.session.proofs import machine_hash
 from harness.session.sources import package_needs
 from harness.timing.environment import describe
-from harness.timing.host_lock import lock_of
 from harness.verify.edge_cases import (
     EdgeCaseName,
     LeftOut,

@@ -88,6 +88,8 @@ class LocalGpu:
     def outcomes(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
         """As Session.run has them; what it is doing goes to ``doing``."""
         for outcome in self._session.run(items):
+            if self._aborted:  # it would say that a variant was killed
+                raise RunError("the run has ended")
             if isinstance(outcome, Progress):
                 self.doing = outcome.doing
             else:

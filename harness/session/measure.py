@@ -15,11 +15,11 @@ import torch
 from harness.checks import Mismatch
 from harness.config.work_items import Cells
 from harness.contract import Variant
+from harness.host_lock import lock_of
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Status
 from harness.session.messages import Heartbeat, Job, Outputs
 from harness.timing.cpu_stopwatch import CpuStopwatch
-from harness.timing.host_lock import lock_of
 from harness.timing.rounds import PLACEMENTS, CellTimings, PlacedLaunch, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.edge_cases import wrong

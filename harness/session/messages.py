@@ -35,7 +35,7 @@ class Job:
     brief:    whether it is one of many processes that are compared (docs/ci.md): half of the calibration, no
               cross-check of the estimators, no audit.
     gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
-    host_lock: whether to hold the host's lock while host time is measured (harness/timing/host_lock.py).
+    host_lock: whether to hold the host's lock while host time is measured (harness/host_lock.py).
     """
 
     device: str

@@ -10,7 +10,7 @@ from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any
 
 from harness.checks import Mismatch
-from harness.timing.host_lock import Lock
+from harness.host_lock import Lock
 
 if TYPE_CHECKING:
     from harness.verify.output_probe import OutputProbe

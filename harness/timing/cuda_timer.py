@@ -33,8 +33,8 @@ from harness.checks import Mismatch
 from harness.cuda import launcher
 from harness.cuda_graph import Graph, GraphCapture, check_nodes
 from harness.engine_launch import EngineLaunch, own_launches
+from harness.host_lock import Lock
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
-from harness.timing.host_lock import Lock
 from harness.timing.queued_events import QueuedEvents
 from harness.timing.rounds import PlacedLaunch
 from harness.wording import first_line

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from harness.contract import Operator, Point
+from harness.host_lock import HostLock
 from harness.records.schema import Code, Reason
-from harness.timing.host_lock import HostLock
 from harness.verify.points import output_bytes, tensor_bytes
 
 #: Inputs and outputs that are held at a time: on the host the batches with their expected results, on the device the

@@ -1,6 +1,7 @@
 """`bench.py verify`: a column for every check, a line for every historic defect, and its exit codes."""
 
 import itertools
+import os
 import re
 from pathlib import Path
 
@@ -8,7 +9,10 @@ import pytest
 
 from baselines.decode_native.operator import operator as native
 from harness.checks import CHECKS, NAMES
+from harness.cli import verification
 from harness.config.work_items import Verify
+from harness.session import side_by_side
+from harness.session.gpus import LocalGpu
 from harness.session.session import Session
 from harness.session.worker import RunError
 from harness.verify import covering_array
@@ -144,6 +148,46 @@ def test_an_early_end_prints_what_is_known(end, code_of_end, words, config, monk
     rows = [line.split() for line in out.splitlines() if line.startswith("decode_native/")]
     assert [row[0] for row in rows] == ["decode_native/chain_clamp", "decode_native/flat_view"]
     assert all(row[2] == "passed," for row in rows)
+
+
+@pytest.fixture
+def two_operators(config, monkeypatch):
+    """The arguments of a verification with a process for each of them."""
+    text = config.read_text().replace("[decode_native]", "[decode_native, decode_flatten]")
+    config.write_text(text.replace("[chain_clamp, flat_view]", "[chain_clamp, merged_chain]"))
+    monkeypatch.setattr(verification, "CORES", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    return "verify", config, "--device", "cpu", "--seed", 1, "--random", 2, "--no-array"
+
+
+def test_operators_are_verified_beside_each_other(two_operators, monkeypatch):
+    def outcome():
+        code, out, err = call(*two_operators)
+        assert (code, err) == (0, "")
+        return re.sub(r"\d+ s: .*", "", out, flags=re.DOTALL)
+
+    started = []
+    start = LocalGpu.start
+    monkeypatch.setattr(LocalGpu, "start", lambda self: started.append(self) or start(self))
+    together, beside = outcome(), len(started)
+    monkeypatch.setattr(verification, "PROCESSES", 1)
+    assert outcome() == together
+    assert 1 == len(started) - beside < beside
+
+
+def test_an_interrupt_ends_all_processes_and_blames_no_variant(two_operators, monkeypatch):
+    waits = itertools.count()
+
+    def interrupted(*arguments):
+        if next(waits):
+            raise KeyboardInterrupt
+        return set(), arguments[0]
+
+    monkeypatch.setattr(side_by_side, "wait", interrupted)
+    code, out, err = call(*two_operators)
+    assert code == 130
+    assert "interrupted" in err
+    assert "no_crash" not in out
 
 
 def test_an_operator_without_defects(tmp_path):
