@@ -559,9 +559,10 @@ def _run(arguments: list[str]) -> int:
         with exit_on_interrupt():
             if options.command in ("run", "verify") and not getattr(options, "plan", False):
                 from harness.session import fork_server
+                from harness.timing.gpus import choose_device
 
-                with suppress(OSError):  # reported where a worker is started
-                    fork_server.start()  # it loads torch meanwhile
+                with suppress(OSError, RuntimeError):  # reported where a worker is started, or the device is chosen
+                    fork_server.start(choose_device(options.device))  # it loads torch meanwhile
             from harness.lazy_torch import lazy_torch
 
             with lazy_torch():

@@ -47,7 +47,7 @@ MAX_NODES, MIN_GRAPHS = 600, 4
 #: since only the first would find that state.
 COPIES = 4
 #: Seconds of full load before the first trace.
-RAMP_S = 0.2
+RAMP_S = 0.05
 BLOCKED = "CUPTI returns no data: another profiler is using it, or the driver denies this user access"
 
 

@@ -193,14 +193,14 @@ class Evaluator:
         """On a GPU, ramp the clocks and calibrate, if anything is to be timed."""
         calibration, seconds = None, {"import": self._import_s, **self._verified_s}
         if self._job.device == "cuda":
-            from harness.timing.calibrate import BRIEF_ROUNDS, calibrate
+            from harness.timing.calibrate import calibrate
 
             if self._job.timed and timed:
                 with nvtx_range("ramp", "ramp"):
                     self._ramp_up()
                 self._clocks.set_run_clock()
                 began = time.perf_counter()
-                calibration = calibrate(self.timer, self._clocks, BRIEF_ROUNDS if self._job.brief else None)
+                calibration = calibrate(self.timer, self._clocks)
                 seconds["calibration"] = time.perf_counter() - began
             torch.cuda.profiler.start()
         return Ready(self._environment, calibration, self._compiled, seconds)

@@ -26,20 +26,25 @@ PROFILED = ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SE
 FORKS = not any(name in os.environ for name in PROFILED)
 CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 #: Where Python takes no search path from the environment, each worker loads everything itself.
+#: Set for the server: "cuda" where all workers use a GPU.
+DEVICE = "SPEC_DECODE_BENCH_DEVICE"
 PRELOADED = [] if sys.flags.ignore_environment else ["harness.session.preloaded"]
 #: Several devices start their workers in threads of one process, which has one environment.
 _LOCK = threading.Lock()
 
 
-def start() -> None:
-    """Start the server unless it runs; does not wait until it has loaded anything. Raises OSError."""
+def start(device: str | None = None) -> None:
+    """Start the server unless it runs; does not wait until it has loaded anything. Raises OSError.
+
+    device: "cuda" or "cpu", if it is known.
+    """
     if not FORKS:
         return
     CONTEXT.set_forkserver_preload(PRELOADED)
     # The server has no other way to find this checkout, and must not find another one in the working directory.
     with _LOCK:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        changes = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+        changes = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", DEVICE: device or ""}
         with _ctrl_c_ignored(), _environment(changes), fixed_addresses():
             forkserver.ensure_running()
 

@@ -1,5 +1,5 @@
-"""What the fork server imports: what every worker needs, whatever its role and device. No variant, as the comparing
-process must not have seen one, and no Triton, as each worker chooses whether to interpret.
+"""What the fork server imports: what every worker needs, whatever its role. No variant, as the comparing process must
+not have seen one, and Triton only where no worker may choose to interpret.
 
 torch comes first, so that its libraries lie at the same addresses whatever the suite imports (fork_server.py).
 """
@@ -11,6 +11,8 @@ from importlib import import_module
 
 import torch  # noqa: F401
 
+from harness.session.fork_server import DEVICE
+
 # The server ends with the command: taking torch's modules apart would keep a pipe from the command open meanwhile.
 atexit.register(os._exit, 0)
 os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
@@ -18,3 +20,5 @@ with suppress(Exception):  # a worker meets it again, and reports it
     for _name in ("auditor", "evaluator", "comparer"):
         import_module(f"harness.session.{_name}")
     import_module("harness.discover").discover_operators()
+    if os.environ.get(DEVICE) == "cuda":
+        import_module("triton.compiler")

@@ -21,10 +21,8 @@ from harness.timing.cuda_timer import CudaTimer
 from harness.timing.queued_events import QueuedEvents
 from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, PlacedLaunch
 
-ROUNDS = 20
-#: In one of many processes that are compared (``run --brief``). On record, no more calibrations miss their tolerances
-#: with the first ten rounds than with all.
-BRIEF_ROUNDS = 10
+#: Two turns through OFFSETS. Twice as many changed neither constants nor which cells are marked.
+ROUNDS = 10
 #: Integers in the one-block copy: the size of the lengths of a large decode step.
 BLOCK_COPY_INTS = 1024
 #: Blocks and threads of the wide copy: the grid and the traffic of an expanded block table.
@@ -33,6 +31,9 @@ WIDE_BLOCKS, WIDE_THREADS = 4224, 128
 ARGUMENTS = (ctypes.c_int * 256)(*range(256))
 #: Loads of the kernel that follows pointers.
 HOPS = 16
+#: Rows of the kernel that copies ragged rows, and their largest length in integers; integers of the one that scatters.
+ROWS, ROW_INTS = 1024, 2048
+SCATTERED, SPACE_INTS = 1024, 2**27
 #: Waits of the spin kernels, nanoseconds.
 SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
@@ -59,7 +60,8 @@ class Kernels:
     own:   name -> launches in several places, of the kinds of nodes that variants consist of. null: an empty kernel.
            block_copy: one block. wide_copy: two waves of blocks on a large GPU. operator: one of PyTorch. gather:
            one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
-           wide_chain: the same on the traffic of wide_copy. arguments: one warp reads a kilobyte of arguments.
+           wide_chain: the same on the traffic of wide_copy. rows: ragged rows are copied. scatter: integers are
+           written all over a large buffer. arguments: one warp reads a kilobyte of arguments.
            pointers: one thread follows pointers. code: one warp runs through kilobytes of code.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
@@ -71,10 +73,15 @@ class Kernels:
         self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
         wide = torch.randint(2**31 - 1, (WIDE_BLOCKS * WIDE_THREADS * 4,), dtype=torch.int32, device="cuda")
         wide_target = torch.empty_like(wide)
+        lengths = torch.randint(ROW_INTS // 2, ROW_INTS, (ROWS // 4,), dtype=torch.int32, device="cuda")
+        rows = torch.empty(ROWS * ROW_INTS, dtype=torch.int32, device="cuda")
+        space = torch.empty(SPACE_INTS, dtype=torch.int32, device="cuda")
         self.own: dict[str, list[Callable[[], None]]] = {
             "null": [launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32)],
             "wide_copy": [launcher(CALIBRATION_KERNELS, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, wide_target)],
             "wide_chain": [partial(_chain, wide, wide_target)],
+            "rows": [launcher(CALIBRATION_KERNELS, "copy_rows", ROWS, 128, lengths, wide, rows, ROW_INTS)],
+            "scatter": [launcher(CALIBRATION_KERNELS, "scatter", SCATTERED // 128, 128, sources, space)],
         }
         for offset in OFFSETS:
             source, target = (of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets))
@@ -104,20 +111,17 @@ def _chain(source: torch.Tensor, target: torch.Tensor) -> None:
     target.fill_(1)
 
 
-def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Calibration:
-    """Everything but the samples of CUPTI, which the second process adds. The clock must be ramped up.
-
-    rounds: of samples of every kernel; by default ROUNDS.
-    """
-    kernels, rounds = Kernels(), rounds or ROUNDS
+def calibrate(timer: CudaTimer, clocks: Clocks) -> Calibration:
+    """Everything but the samples of CUPTI, which the second process adds. The clock must be ramped up."""
+    kernels = Kernels()
     with nvtx_range("calibrate", "calibrate"):
-        own = {name: _timed(timer, launches, rounds) for name, launches in kernels.own.items()}
+        own = {name: _timed(timer, launches) for name, launches in kernels.own.items()}
         events = QueuedEvents(timer.spin)
         source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         return Calibration(
             own={name: times for name, (times, _) in own.items()},
-            spins={ns: _timed(timer, [launch], rounds, kernels.taken_ns)[0] for ns, launch in kernels.spins.items()},
+            spins={ns: _timed(timer, [launch], kernels.taken_ns)[0] for ns, launch in kernels.spins.items()},
             empty_pair_us=[
                 round(events.microseconds("empty", lambda: None), SAMPLE_DECIMALS) for _ in range(EMPTY_PAIRS)
             ],
@@ -176,12 +180,12 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
 
 
 def _timed(
-    timer: CudaTimer, launches: Sequence[Callable[[], None]], rounds: int, taken_ns: torch.Tensor | None = None
+    timer: CudaTimer, launches: Sequence[Callable[[], None]], taken_ns: torch.Tensor | None = None
 ) -> tuple[KernelTimes, list[float]]:
     """The samples of every estimator for one kernel in several places, and the host times of its launch."""
-    timings = CellTimings(timer.stopwatch(*map(PlacedLaunch, launches), stream_rounds=rounds))
+    timings = CellTimings(timer.stopwatch(*map(PlacedLaunch, launches), stream_rounds=ROUNDS))
     true_us: list[float] = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         timings.add_sample()
         if taken_ns is not None:
             true_us.append(int(taken_ns) / 1e3)

@@ -54,6 +54,21 @@ extern "C" __global__ void run_through_code(const int* __restrict__ source, int*
     out[threadIdx.x] = x;
 }
 
+// Four blocks copy the same row, as for four tokens of a request. Rows differ in length.
+extern "C" __global__ void copy_rows(
+    const int* __restrict__ lengths, const int* __restrict__ source, int* __restrict__ target, int stride) {
+    const int length = lengths[blockIdx.x / 4];
+    const int* from = source + (long long)(blockIdx.x / 4) * stride;
+    int* to = target + (long long)blockIdx.x * stride;
+    for (int i = threadIdx.x; i < length; i += blockDim.x) to[i] = from[i];
+}
+
+// Every thread adds to one of 2^27 integers, each on another page.
+extern "C" __global__ void scatter(const int* __restrict__ source, int* __restrict__ target) {
+    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
+    target[(i * 2654435761u) >> 5] = source[i];
+}
+
 __device__ __forceinline__ unsigned long long wait(int nanoseconds) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
