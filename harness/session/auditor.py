@@ -66,13 +66,13 @@ class Auditor:
         self._timer = CudaTimer(self._job.measure.graph_copies, self._job.measure.cache)
         self._begins, self._ends = (launcher(CALIBRATION_KERNELS, name, 1, 1) for name in ("span_begins", "span_ends"))
         self._copies = COPIES if self._timer.cache.state is HOT else 1
-        self._kernels = Kernels()
+        self._kernels: Kernels | None = Kernels()
         with suppress(Exception):  # ``ready`` says why
             trace(self._kernels.own["null"][0])
 
     def ready(self) -> AuditReady:
         """CUPTI's times of the calibration kernels, or why there are none."""
-        kernels = self._kernels
+        kernels, self._kernels = self._kernels, None  # half a gigabyte
         self._timer.ramp(RAMP_S)
         try:
             self._own_waits = trace(lambda: None).synchronizations

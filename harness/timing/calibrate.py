@@ -31,9 +31,10 @@ WIDE_BLOCKS, WIDE_THREADS = 4224, 128
 ARGUMENTS = (ctypes.c_int * 256)(*range(256))
 #: Loads of the kernel that follows pointers.
 HOPS = 16
-#: Rows of the kernel that copies ragged rows, and their largest length in integers; integers of the one that scatters.
-ROWS, ROW_INTS = 1024, 2048
-SCATTERED, SPACE_INTS = 1024, 2**27
+#: Blocks of the kernel that is like a fused step, and the largest length of a row in integers.
+STEP_BLOCKS, ROW_INTS = 1024, 2048
+#: Blocks of the kernel that scatters, and the integers among which it does.
+SCATTER_BLOCKS, SCATTER_INTS = 32, 2**27
 #: Waits of the spin kernels, nanoseconds.
 SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
@@ -60,8 +61,8 @@ class Kernels:
     own:   name -> launches in several places, of the kinds of nodes that variants consist of. null: an empty kernel.
            block_copy: one block. wide_copy: two waves of blocks on a large GPU. operator: one of PyTorch. gather:
            one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
-           wide_chain: the same on the traffic of wide_copy. rows: ragged rows are copied. scatter: integers are
-           written all over a large buffer. arguments: one warp reads a kilobyte of arguments.
+           wide_chain: the same on the traffic of wide_copy. step: many arguments, much code and ragged rows, as of a
+           fused step. scatter: atomic additions all over a large buffer. arguments: one warp reads a kilobyte of them.
            pointers: one thread follows pointers. code: one warp runs through kilobytes of code.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
@@ -73,15 +74,15 @@ class Kernels:
         self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
         wide = torch.randint(2**31 - 1, (WIDE_BLOCKS * WIDE_THREADS * 4,), dtype=torch.int32, device="cuda")
         wide_target = torch.empty_like(wide)
-        lengths = torch.randint(ROW_INTS // 2, ROW_INTS, (ROWS // 4,), dtype=torch.int32, device="cuda")
-        rows = torch.empty(ROWS * ROW_INTS, dtype=torch.int32, device="cuda")
-        space = torch.empty(SPACE_INTS, dtype=torch.int32, device="cuda")
+        lengths = torch.randint(ROW_INTS // 2, ROW_INTS, (STEP_BLOCKS // 4,), dtype=torch.int32, device="cuda")
+        rows = torch.empty(STEP_BLOCKS * ROW_INTS, dtype=torch.int32, device="cuda")
+        space = torch.zeros(SCATTER_INTS, dtype=torch.int32, device="cuda")
         self.own: dict[str, list[Callable[[], None]]] = {
             "null": [launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32)],
             "wide_copy": [launcher(CALIBRATION_KERNELS, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, wide_target)],
             "wide_chain": [partial(_chain, wide, wide_target)],
-            "rows": [launcher(CALIBRATION_KERNELS, "copy_rows", ROWS, 128, lengths, wide, rows, ROW_INTS)],
-            "scatter": [launcher(CALIBRATION_KERNELS, "scatter", SCATTERED // 128, 128, sources, space)],
+            "step": [launcher(CALIBRATION_KERNELS, "step", STEP_BLOCKS, 128, ARGUMENTS, lengths, wide, rows, ROW_INTS)],
+            "scatter": [launcher(CALIBRATION_KERNELS, "scatter", SCATTER_BLOCKS, 32, sources, space)],
         }
         for offset in OFFSETS:
             source, target = (of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets))

@@ -32,11 +32,22 @@ struct Arguments {
     int values[256];
 };
 
-extern "C" __global__ void read_arguments(Arguments arguments, int* __restrict__ out) {
-    int all = threadIdx.x;
+// The exclusive or of x and all arguments.
+__device__ __forceinline__ int all_of(const Arguments& arguments, int x) {
 #pragma unroll
-    for (int i = 0; i < 256; ++i) all ^= arguments.values[i];
-    out[threadIdx.x] = all;
+    for (int i = 0; i < 256; ++i) x ^= arguments.values[i];
+    return x;
+}
+
+// Eight kilobytes of code without a branch, as much as of a fused step.
+__device__ __forceinline__ int through_code(int x) {
+#pragma unroll
+    for (int i = 1; i <= 256; ++i) x = (x ^ i) * 1664525;
+    return x;
+}
+
+extern "C" __global__ void read_arguments(const __grid_constant__ Arguments arguments, int* __restrict__ out) {
+    out[threadIdx.x] = all_of(arguments, threadIdx.x);
 }
 
 // Every load takes its index, below 1,024, from the one before.
@@ -46,27 +57,30 @@ extern "C" __global__ void follow_pointers(const int* __restrict__ next, int hop
     out[0] = at;
 }
 
-// Eight kilobytes of code without a branch, as much as of a fused step.
 extern "C" __global__ void run_through_code(const int* __restrict__ source, int* __restrict__ out) {
-    int x = source[threadIdx.x];
-#pragma unroll
-    for (int i = 1; i <= 256; ++i) x = (x ^ i) * 1664525;
-    out[threadIdx.x] = x;
+    out[threadIdx.x] = through_code(source[threadIdx.x]);
 }
 
-// Four blocks copy the same row, as for four tokens of a request. Rows differ in length.
-extern "C" __global__ void copy_rows(
-    const int* __restrict__ lengths, const int* __restrict__ source, int* __restrict__ target, int stride) {
+// Like a fused step: the first warp reads all arguments and runs through code, the other blocks copy ragged rows, four
+// blocks the same one, as for four tokens of a request.
+extern "C" __global__ void step(const __grid_constant__ Arguments arguments, const int* __restrict__ lengths,
+                                const int* __restrict__ source, int* __restrict__ target, int stride) {
+    if (blockIdx.x == 0) {
+        if (threadIdx.x < 32) target[threadIdx.x] = through_code(all_of(arguments, threadIdx.x));
+        return;
+    }
     const int length = lengths[blockIdx.x / 4];
     const int* from = source + (long long)(blockIdx.x / 4) * stride;
     int* to = target + (long long)blockIdx.x * stride;
     for (int i = threadIdx.x; i < length; i += blockDim.x) to[i] = from[i];
 }
 
-// Every thread adds to one of 2^27 integers, each on another page.
+// Every thread adds to four of 2^27 integers, far from each other.
 extern "C" __global__ void scatter(const int* __restrict__ source, int* __restrict__ target) {
-    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
-    target[(i * 2654435761u) >> 5] = source[i];
+    const unsigned int thread = blockIdx.x * blockDim.x + threadIdx.x;
+    const int value = source[thread];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) atomicAdd(target + (((4 * thread + i) * 2654435761u) >> 5), value);
 }
 
 __device__ __forceinline__ unsigned long long wait(int nanoseconds) {
