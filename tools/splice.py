@@ -73,7 +73,7 @@ RECORDS = (
     *(f"{GPU}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
 )
 #: All that docs/results-h100.md shows.
-H100_GLANCE = tuple(f"{H100}/{name}" for name in ("mtp3", "full", "step", "whole_step", "cold"))
+H100_GLANCE = tuple(f"{H100}/{name}" for name in ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold"))
 H100_RECORDS = (
     *H100_GLANCE,
     *(f"{H100}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
@@ -87,6 +87,7 @@ LOOPS = {
     f"{GPU}/decode_loop_whole_step_mamba": "whole step, hybrid",
     f"{GPU}/decode_loop": "four operators, DeepSeek-V3.2",
     f"{H100}/decode_loop": "four operators, DeepSeek-V3.2",
+    f"{H100}/decode_loop_mamba": "Mamba operators, hybrid",
     f"{GPU}/decode_loop_mamba": "Mamba operators, hybrid",
 }
 #: All that docs/decode-loop-results.md shows.
@@ -264,18 +265,31 @@ def changed_since(run: Run, variant_id: str) -> bool | None:
 
 
 def stale(shown: Iterable[tuple[Run, str]]) -> list[str]:
-    """A line below times of kernels whose code has changed since; nothing where none has. shown: (run, variant id)."""
-    records, kernels = set(), {}
+    """A line for each GPU below times of kernels whose code has changed since; nothing where none has.
+
+    shown: (run, variant id).
+    """
+    by_gpu: dict[str, list[tuple[Run, str]]] = {}
     for run, name in shown:
-        records.add(run.path)
-        if (changed := changed_since(run, name)) is not None:
-            kernels[name] = kernels.get(name, False) or changed
-    names = [as_code(name) for name, changed in kernels.items() if changed]
-    if not names:
-        return []
-    verb, these = "has" if len(names) == 1 else "have", "this record" if len(records) == 1 else "these records"
-    which = f": {', '.join(names)}" if len(names) <= MOST_NAMES else ""
-    return ["", f"*{len(names)} of {counted(len(kernels), 'kernel')} {verb} changed since {these}*{which}."]
+        by_gpu.setdefault(_short(run), []).append((run, name))
+    lines = []
+    for gpu, of_gpu in by_gpu.items():
+        records, kernels = {run.path for run, _ in of_gpu}, {}
+        for run, name in of_gpu:
+            if (changed := changed_since(run, name)) is not None:
+                kernels[name] = kernels.get(name, False) or changed
+        if names := [as_code(name) for name, changed in kernels.items() if changed]:
+            verb, these = "has" if len(names) == 1 else "have", "this record" if len(records) == 1 else "these records"
+            which = f": {', '.join(names)}" if len(names) <= MOST_NAMES else ""
+            where = f"{gpu}: " if len(by_gpu) > 1 else ""
+            text = f"{len(names)} of {counted(len(kernels), 'kernel')} {verb} changed since {these}"
+            lines += ["", f"*{where}{text}*{which}."]
+    return lines
+
+
+def _short(run: Run) -> str:
+    """The GPU without its vendor and memory, such as H100."""
+    return run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]
 
 
 def timed_in(*runs: Run) -> Iterator[tuple[Run, str]]:
@@ -398,7 +412,7 @@ def loop_overview() -> list[str]:
     rows = []
     for name, what in LOOPS.items():
         run = record(name)
-        gpu = run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]
+        gpu = _short(run)
         largest = max(loop.axes["concurrency"] for loop in run.loops)
         for loops in sorted(loops_by_point(run).values(), key=_most_drafts_then_sync):
             axes, after = loops[0].axes, loops[-1]
@@ -445,7 +459,7 @@ def generations() -> list[str]:
     operators = [name for name, of_records in SUMMARY.items() if "whole_step" not in of_records]
     rows, shown = [], []
     for run in runs:
-        row = [run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]]
+        row = [_short(run)]
         for operator in operators:
             points = by_point(run, operator)
             large = (cells for label, cells in points.items() if label.startswith("batch_size=128"))
