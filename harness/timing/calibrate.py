@@ -68,13 +68,19 @@ class Kernels:
     """
 
     def __init__(self) -> None:
-        sources = torch.randint(2**31 - 1, (PAGE_BYTES // 4 + BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
+        # The same in the process that times and in the auditor's.
+        generator = torch.Generator().manual_seed(0)
+
+        def integers(low: int, high: int, count: int) -> torch.Tensor:
+            return torch.randint(low, high, (count,), dtype=torch.int32, generator=generator).to("cuda")
+
+        sources = integers(0, 2**31 - 1, PAGE_BYTES // 4 + BLOCK_COPY_INTS)
         targets = torch.empty_like(sources)
-        order = torch.randperm(BLOCK_COPY_INTS, device="cuda")
+        order = torch.randperm(BLOCK_COPY_INTS, generator=generator).to("cuda")
         self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
-        wide = torch.randint(2**31 - 1, (WIDE_BLOCKS * WIDE_THREADS * 4,), dtype=torch.int32, device="cuda")
+        wide = integers(0, 2**31 - 1, WIDE_BLOCKS * WIDE_THREADS * 4)
         wide_target = torch.empty_like(wide)
-        lengths = torch.randint(ROW_INTS // 2, ROW_INTS, (STEP_BLOCKS // 4,), dtype=torch.int32, device="cuda")
+        lengths = integers(ROW_INTS // 2, ROW_INTS, STEP_BLOCKS // 4)
         rows = torch.empty(STEP_BLOCKS * ROW_INTS, dtype=torch.int32, device="cuda")
         space = torch.zeros(SCATTER_INTS, dtype=torch.int32, device="cuda")
         self.own: dict[str, list[Callable[[], None]]] = {
