@@ -163,8 +163,8 @@ def test_a_record_for_each_model_and_one_sentence_for_what_the_cluster_lacks(clu
         code, _, err = call(*command, *more)
         assert code == 2
         assert fragment in " ".join(err.split())
-    code, _, err = call(*command, "--accelerators", "H100,H200")
-    assert (code, err) == (0, "")
+    code, out, err = call(*command, "--accelerators", "H100,H200")
+    assert (code, err) == (0, ""), out
     runs = [read_run(f"out/{model}/run.jsonl") for model in ("H100", "H200")]
     assert [len(run.cells) for run in runs] == [4, 4]
     assert [run.header.environment.notes[-1].split(";")[0] for run in runs] == [
