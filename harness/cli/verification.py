@@ -63,8 +63,7 @@ class Verification:
 
     findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
     cells:    of the sweep. arrays: operator -> its covering array. compiled: as in the header of a record.
-    seconds:  part -> seconds by variant id, of all processes together.
-    seconds:  part of the verification -> variant id -> what it took.
+    seconds:  part of the verification -> variant id -> what it took. wall_s: what all took, beside each other.
     """
 
     console: Console

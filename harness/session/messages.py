@@ -32,8 +32,8 @@ class Job:
               the outputs of timed launches and imports no variant.
     compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
               worker.
-    brief:    whether it is one of many processes that are compared (docs/ci.md): no cross-check of the
-              estimators, no audit.
+    brief:    whether it is one of many processes that are compared (docs/ci.md): no cross-check of the estimators, no
+              audit.
     gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
     host_lock: whether to hold the host's lock while host time is measured (harness/host_lock.py).
     """
