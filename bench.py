@@ -133,7 +133,7 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--brief",
         action="store_true",
-        help="as one of many processes that are compared: half of the calibration, no audit; for gate",
+        help="as one of many processes that are compared: no cross-check of the estimators, no audit; for gate",
     )
     _add_reverify(run)
     run.add_argument(

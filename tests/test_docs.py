@@ -155,7 +155,7 @@ def test_kernels_that_changed_since_their_record_are_named(changed, line):
 def test_the_way_of_a_cell_names_functions_that_exist():
     """And is no longer than it says: 45 functions at most."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    page = text.partition("## The way of a cell")[2].partition("\n## ")[0]
+    page = text.partition("## The path of a cell through the code")[2].partition("\n## ")[0]
     hops = re.findall(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \|", page, re.MULTILINE)
     numbers = [int(number) for number, _, _ in hops]
     first, second = numbers[: numbers.index(1, 1)], numbers[numbers.index(1, 1) :]
