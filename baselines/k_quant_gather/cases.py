@@ -107,6 +107,9 @@ EDGE_CASES = [
     EdgeCase("two scales per token, head of 64", {
         "batch_size": 3, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32,
     }),
+    EdgeCase("two scales per token, short requests", {
+        "batch_size": 16, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32,
+    }),
     EdgeCase("head of 256", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 256, "quant_block_size": 128}),
     EdgeCase("head of 1024", {"batch_size": 2, "chunk_tokens": 150, "head_dim": 1024}),
     EdgeCase("head of 16, a scale per value", {
