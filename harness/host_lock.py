@@ -34,10 +34,10 @@ class HostLock:
     thread of a process.
     """
 
-    def __init__(self, folder: Path, limit_s: float = LIMIT_S, of: str = "host-times") -> None:
+    def __init__(self, folder: Path, limit_s: float = LIMIT_S, of: str = "host-times", poll_s: float = POLL_S) -> None:
         path = folder / f"spec-decode-bench-{of}-{os.getuid()}.lock"
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._limit_s = limit_s
+        self._limit_s, self._poll_s = limit_s, poll_s
 
     @contextmanager
     def __call__(self) -> Iterator[bool]:
@@ -58,4 +58,4 @@ class HostLock:
             except BlockingIOError:
                 if time.monotonic() > end:
                     return False
-                time.sleep(POLL_S)
+                time.sleep(self._poll_s)

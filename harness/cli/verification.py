@@ -333,7 +333,7 @@ def verify_all(
     results.print_known_failures(healthy)
     results.print_outcome(healthy, command)
     results.print_left_out()
-    print_counts(console, results.cells)
+    print_counts(console, [cell for variant in healthy for cell in results.cells_of(variant)])
     results.print_seconds()
     here = [variant for variant in healthy if variant.id in results.findings]
     rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
@@ -344,7 +344,11 @@ def verify_all(
 def verify_defects(console: Console, job: Job, catalog: Catalog, defects: Sequence[Variant]) -> bool:
     """Print every defect with the check that rejected it; True where one was not rejected."""
     results = Verification(console, job, catalog)
-    results.run([], defects)
+    try:
+        results.run([], defects)
+    except (KeyboardInterrupt, RunError):
+        results.print_defects([defect for defect in defects if defect.id in results.findings])
+        raise
     results.print_seed()
     results.print_defects(defects)
     console.print()

@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[2]
 PROFILED = ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 FORKS = not any(name in os.environ for name in PROFILED)
 CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
-#: Where Python takes no search path from the environment, each worker loads everything itself.
 #: Set for the server: "cuda" where all workers use a GPU.
 DEVICE = "SPEC_DECODE_BENCH_DEVICE"
+#: Where Python takes no search path from the environment, each worker loads everything itself.
 PRELOADED = [] if sys.flags.ignore_environment else ["harness.session.preloaded"]
 #: Several devices start their workers in threads of one process, which has one environment.
 _LOCK = threading.Lock()

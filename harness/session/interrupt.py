@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -15,6 +16,9 @@ from typing import NoReturn
 from harness.exit_codes import INTERRUPTED
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Signals that come so soon after one are the same interrupt; another one would interrupt the clean-up.
+AGAIN_S = 0.5
+_last_s = float("-inf")
 
 
 def _exit(*_) -> NoReturn:
@@ -22,8 +26,11 @@ def _exit(*_) -> NoReturn:
     os._exit(INTERRUPTED)
 
 
-def _interrupt(*_) -> NoReturn:
-    raise KeyboardInterrupt
+def _interrupt(*_) -> None:
+    global _last_s
+    before_s, _last_s = _last_s, time.monotonic()
+    if _last_s - before_s > AGAIN_S:
+        raise KeyboardInterrupt
 
 
 @contextmanager

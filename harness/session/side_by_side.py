@@ -39,9 +39,9 @@ def side_by_side(job: Job, lanes: Sequence[Iterator[Task]], show: Callable[[str]
             session.close(30.0)
 
     with ThreadPoolExecutor(max(len(lanes), 1), thread_name_prefix="session") as threads:
-        futures = [threads.submit(work, *lane) for lane in zip(sessions, lanes, strict=True)]
-        pending = set(futures)
         try:
+            futures = [threads.submit(work, *lane) for lane in zip(sessions, lanes, strict=True)]
+            pending = set(futures)
             while pending:
                 done, pending = wait(pending, SHOWN_EVERY_S, FIRST_COMPLETED)
                 for future in done:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from harness.contract import Operator, Point
-from harness.host_lock import HostLock
+from harness.host_lock import HostLock, Lock
 from harness.records.schema import Code, Reason
 from harness.verify.points import output_bytes, tensor_bytes
 
@@ -20,8 +21,8 @@ from harness.verify.points import output_bytes, tensor_bytes
 ON_HOST, ON_DEVICE = 3, 2
 #: A size up to LARGE is no reason to estimate; for the estimate larger ones are halved until they are below SMALL.
 LARGE, SMALL = 2**18, 2**12
-#: Seconds to wait for another process that has most of the GPU's memory.
-MOST_LIMIT_S = 60.0
+#: Seconds to wait for another process that has most of the GPU's memory, and between two looks.
+MOST_LIMIT_S, MOST_POLL_S = 20.0, 0.01
 
 
 def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
@@ -41,12 +42,20 @@ def most_of_the_memory(device: str) -> Iterator[None]:
     if device != "cuda":
         yield
         return
-    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
-    with HostLock(Path(tempfile.gettempdir()), MOST_LIMIT_S, f"memory-of-{uuid}")():
+    with _memory_lock(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))():
         try:
             yield
         finally:
             torch.cuda.empty_cache()
+
+
+@cache
+def _memory_lock(uuid: str) -> Lock:
+    """Of a GPU; none where no file can be made for it."""
+    try:
+        return HostLock(Path(tempfile.gettempdir()), MOST_LIMIT_S, f"memory-of-{uuid}", MOST_POLL_S)
+    except OSError:
+        return nullcontext
 
 
 def _input_bytes(operator: Operator, point: Point) -> int:

@@ -1,0 +1,20 @@
+"""Signals that interrupt a command."""
+
+import os
+import signal
+
+import pytest
+
+from harness.session import interrupt
+
+
+def test_signals_in_quick_succession_interrupt_once(monkeypatch):
+    """The second one would interrupt what ends the processes. A later one interrupts again."""
+    monkeypatch.setattr(interrupt, "_last_s", float("-inf"))
+    with interrupt.signals_interrupt():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        monkeypatch.setattr(interrupt, "AGAIN_S", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
