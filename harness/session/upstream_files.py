@@ -110,7 +110,9 @@ def _from_revision(checkout: Path, commit: str, package: str, needs: Sequence[st
             if done.returncode:
                 raise ConfigError(f"{checkout}: git cannot read {commit[:10]}: {printable(done.stderr.strip())}")
             with tarfile.open(archive) as files:
-                files.extractall(target, filter="data")
+                if hasattr(tarfile, "data_filter"):  # which Python 3.11.2, of Debian 12, lacks
+                    files.extraction_filter = tarfile.data_filter
+                files.extractall(target)
     date = _git(checkout, "log", "-1", "--format=%cI", commit).stdout.strip()
     return Origin(checkout=Checkout(commit, date))
 
