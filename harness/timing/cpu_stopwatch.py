@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 #: Least duration of a sample, so that the resolution of the clock and the cost of the loop do not matter.
 SAMPLE_S = 2e-4
 WARMUP_CALLS = 3
+#: By how much a sample may have more calls than the one before it.
+MOST_GROWTH = 10
 #: A launch is rejected where other threads use more CPU time than this share of the calling thread's, and more than
 #: these seconds, below which the process clock is too coarse.
 OTHER_THREADS_SHARE, OTHER_THREADS_S = 0.5, 2e-3
@@ -76,8 +78,11 @@ class CpuStopwatch:
                 f"other threads ran for {self._others_s * 1e3:.1f} ms while the launches took "
                 f"{self._own_s * 1e3:.1f} ms",
             )
-        self._compare_alone(elapsed / self._calls)
-        return {"cpu_us": elapsed * 1e6 / self._calls}
+        seconds = elapsed / self._calls
+        self._compare_alone(seconds)
+        if elapsed < SAMPLE_S:  # the calls before the first sample were slow
+            self._calls = min(int(SAMPLE_S / max(seconds, 1e-9)) + 1, MOST_GROWTH * self._calls)
+        return {"cpu_us": seconds * 1e6}
 
     def _compare_alone(self, seconds: float) -> None:
         """Calls alone, whose outputs are probed, against those of samples. seconds: of a call of the last sample."""

@@ -115,3 +115,22 @@ def test_an_interrupted_sample_does_not_hide_that_calls_in_a_row_take_less(monke
     watch = CpuStopwatch(launch, Pause())
     with pytest.raises(Mismatch, match="every_call: a call alone takes"):
         take_samples(watch)
+
+
+def test_slow_calls_before_the_first_sample_do_not_hide_that_calls_in_a_row_take_less(monkeypatch):
+    """They take 60 us, so the first sample has three calls; then a call takes 10 us after a pause and 1 us in a row."""
+    now_s, after_pause = [0.0], [True]
+
+    def launch():
+        now_s[0] += 60e-6 if not watch else 10e-6 if after_pause[0] else 1e-6
+        after_pause[0] = False
+
+    class Pause(Unprobed):
+        def arm(self):
+            after_pause[0] = True
+
+    watch = None
+    monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
+    watch = CpuStopwatch(launch, Pause())
+    with pytest.raises(Mismatch, match="every_call: a call alone takes"):
+        take_samples(watch)
