@@ -95,7 +95,7 @@ class Transition:
 
 @dataclass(frozen=True, kw_only=True)
 class CellComparison:
-    """One metric of one cell: its evidence (axes and medians), and what follows from it once it is judged.
+    """One metric of one cell: its evidence (axes and times), and what follows from it once it is judged.
 
     axes:         of the point, all of them.
     base_times, head_times: one per process, a trimmed mean; of a paired comparison, one per process or round.

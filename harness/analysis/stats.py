@@ -164,8 +164,8 @@ def process_us(cell: Cell, metric: str) -> float | None:
 
 def _plausible(statistic: Callable[[Sequence[float]], Any], cell: Cell, metric: str) -> float | None:
     values = timed_samples(cell, metric)
-    found = float(statistic(values)) if values else math.nan
-    return found if is_plausible(found) else None
+    value = float(statistic(values)) if values else math.nan
+    return value if is_plausible(value) else None
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -65,72 +65,63 @@ def take_samples(watch):
         watch.sample()
 
 
-class Unprobed:
+class Pause:
+    """A probe that comes before a pause. after: whether no call has come since."""
+
+    after = True
+
     def arm(self):
-        pass
+        self.after = True
 
     def check(self, stage):
         pass
 
 
+def assert_rejected(watch):
+    with pytest.raises(Mismatch, match="every_call: a call alone takes"):
+        take_samples(watch)
+
+
 @pytest.mark.parametrize(("in_a_row_us", "rejected"), [(10.0, False), (5.0, False), (1.0, True)])
 def test_calls_in_a_row_that_take_less_than_one_alone_are_rejected(in_a_row_us, rejected, monkeypatch):
     """A call takes 10 us after a pause; of many in a row the others take less."""
-    now_s, paused = [0.0], [True]
+    now_s, pause = [0.0], Pause()
 
     def launch():
-        now_s[0] += 10e-6 if paused[0] else in_a_row_us * 1e-6
-        paused[0] = False
-
-    class Pause(Unprobed):
-        def arm(self):
-            paused[0] = True
+        now_s[0] += 10e-6 if pause.after else in_a_row_us * 1e-6
+        pause.after = False
 
     monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
-    watch = CpuStopwatch(launch, Pause())
+    watch = CpuStopwatch(launch, pause)
     if rejected:
-        with pytest.raises(Mismatch, match="every_call: a call alone takes"):
-            take_samples(watch)
+        assert_rejected(watch)
     else:
         take_samples(watch)
 
 
-def test_an_interrupted_sample_does_not_hide_that_calls_in_a_row_take_less(monkeypatch):
-    """A call takes 10 us after a pause and 1 us in a row; the first of those in the first sample is interrupted."""
-    now_s, after_pause, interrupted = [0.0], [True], [False]
+@pytest.mark.parametrize(
+    ("before_us", "interruption_s"),
+    [(None, 1e-2), (60.0, 0.0)],
+    ids=["the first sample is interrupted", "the calls before it are slow, so it has three"],
+)
+def test_a_short_or_interrupted_sample_does_not_hide_that_calls_in_a_row_take_less(
+    before_us, interruption_s, monkeypatch
+):
+    """A call takes 10 us after a pause and 1 us in a row.
+
+    before_us: what a call takes before the first sample, if it is something else. interruption_s: of the first call of
+    that sample.
+    """
+    now_s, pause, left_s = [0.0], Pause(), [interruption_s]
 
     def launch():
-        now_s[0] += 10e-6 if after_pause[0] else 1e-6
-        after_pause[0] = False
-        if not interrupted[0] and watch:
-            interrupted[0] = True
-            now_s[0] += 1e-2
-
-    class Pause(Unprobed):
-        def arm(self):
-            after_pause[0] = True
+        us = 10.0 if pause.after else 1.0
+        now_s[0] += (us if watch or before_us is None else before_us) * 1e-6
+        pause.after = False
+        if watch:
+            now_s[0] += left_s.pop() if left_s else 0.0
 
     watch = None
     monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
-    watch = CpuStopwatch(launch, Pause())
-    with pytest.raises(Mismatch, match="every_call: a call alone takes"):
-        take_samples(watch)
-
-
-def test_slow_calls_before_the_first_sample_do_not_hide_that_calls_in_a_row_take_less(monkeypatch):
-    """They take 60 us, so the first sample has three calls; then a call takes 10 us after a pause and 1 us in a row."""
-    now_s, after_pause = [0.0], [True]
-
-    def launch():
-        now_s[0] += 60e-6 if not watch else 10e-6 if after_pause[0] else 1e-6
-        after_pause[0] = False
-
-    class Pause(Unprobed):
-        def arm(self):
-            after_pause[0] = True
-
-    watch = None
-    monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
-    watch = CpuStopwatch(launch, Pause())
-    with pytest.raises(Mismatch, match="every_call: a call alone takes"):
-        take_samples(watch)
+    watch = CpuStopwatch(launch, pause)
+    assert_rejected(watch)
