@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,12 +34,14 @@ def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeo
     with exit_on_interrupt():
         device = device_of(options)
         interpreter.choose(device)
-        with ImportProbe(options.variants, device) if options.variants else nullcontext() as probe, lazy_torch():
-            catalog = discover()
-            if probe is None:
-                return device, catalog
+        with lazy_torch():
+            catalog = discover()  # while the server, of which a probe is forked, loads torch
+        if not options.variants:
+            return device, catalog
+        with ImportProbe(options.variants, device) as probe:
             probe.wait(import_limit_s)
-        return device, discover(options.variants)
+        with lazy_torch():
+            return device, discover(options.variants)
 
 
 def device_of(options: argparse.Namespace) -> str:

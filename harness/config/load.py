@@ -48,8 +48,8 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     time_budget_s:        seconds of sampling in the whole run, divided among the remaining cells.
     min_rounds:           least number of rounds of a cell.
     max_rounds:           rounds after which a cell stops even if it has not settled.
-    graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us. Long chains of launches and
-                          long kernels leave out the largest.
+    graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us: the two smallest, and the
+                          largest that is not too long (harness/timing/cuda_timer.py).
     cache:                what a timed call finds in L2; checked in every run (harness/analysis/cache_states.py).
     audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
     timeout_s:            seconds without a heartbeat after which a variant counts as hung.
@@ -60,7 +60,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     time_budget_s: Seconds = 60.0
     min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
     max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
-    graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 32, 64)
+    graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 4, 16, 32, 64)
     cache: CacheName = "hot"
     audit: bool = True
     timeout_s: Seconds = 120.0

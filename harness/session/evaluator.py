@@ -42,7 +42,7 @@ from harness.records.schema import (
     cell_key,
     rounded,
 )
-from harness.session.measure import Measuring, check_context, is_context_lost
+from harness.session.measure import RAMP_S, Measuring, check_context, is_context_lost
 from harness.session.messages import Heartbeat, Job, Outputs, Ready
 from harness.session.proofs import machine_hash
 from harness.session.sources import package_needs
@@ -67,9 +67,10 @@ if TYPE_CHECKING:
     from harness.timing.cuda_timer import CudaTimer
 
 #: Before the calibration the GPU is under full load until it has had the same clock at the end of STEADY_STEPS steps in
-#: turn, at most RAMP_STEPS of RAMP_STEP_S seconds; again for RAMP_AGAIN_S where it was idle for IDLE_S.
-RAMP_STEP_S, RAMP_STEPS, STEADY_STEPS = 0.1, 10, 3
-RAMP_AGAIN_S, IDLE_S = 0.2, 1.0
+#: turn, at most RAMP_STEPS of RAMP_STEP_S seconds.
+RAMP_STEP_S, RAMP_STEPS, STEADY_STEPS = 0.05, 20, 3
+#: Seconds for which nothing was timed -> seconds of full load before the next point; the first that is exceeded.
+RAMPS = {1.0: 0.2, 0.1: RAMP_S}
 #: On a CPU each variant has a time budget for each of these.
 SWEEP, ARRAY, RANDOM = "sweep", "array", "random"
 #: One point of the array, or one random batch, may take 1/SHARES of the budget.
@@ -163,7 +164,7 @@ class Evaluator:
         self._interpreter = interpreter.launch_counter()
         self.timer: CudaTimer | None = None
         self._clocks = self._loops = None
-        self._idle_since = math.inf
+        self._idle_since = -math.inf
         #: Known once the device is up.
         self._machine: str | None = None
         #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
@@ -201,7 +202,8 @@ class Evaluator:
                 self._clocks.set_run_clock()
                 began = time.perf_counter()
                 calibration = calibrate(self.timer, self._clocks)
-                seconds["calibration"] = time.perf_counter() - began
+                self._idle_since = time.perf_counter()
+                seconds["calibration"] = self._idle_since - began
             torch.cuda.profiler.start()
         return Ready(self._environment, calibration, self._compiled, seconds)
 
@@ -224,8 +226,6 @@ class Evaluator:
         """All variants of an item: check each, then time those that passed. Raises ContextLost; the session asks
         another process for the variants whose cells it did not get.
         """
-        if time.perf_counter() - self._idle_since > IDLE_S:
-            self.ramp(RAMP_AGAIN_S)
         operator, point = self.catalog.operators[item.operator], Point(item.axes)
         try:
             at = _At(item, operator, point, reason_to_skip(operator, point))
@@ -240,11 +240,14 @@ class Evaluator:
                 yield self._described(item, event, self.spent(began, compiled_s))
             at.seconds[name] = self.spent(began, compiled_s)
         if at.verified:
+            idle_s = time.perf_counter() - self._idle_since
+            with nvtx_range("ramp", "ramp"):
+                self.ramp(next((ramp_s for least_s, ramp_s in RAMPS.items() if idle_s > least_s), 0.0))
             measuring, began = Measuring(self._job, self.timer, self._clocks), time.perf_counter()
             for event in measuring.time(item, at.fixture, at.verified):
                 share_s = (time.perf_counter() - began) / len(at.verified)
                 yield self._described(item, event, at.seconds[event.variant] | {"time": share_s})
-        self._idle_since = time.perf_counter()
+            self._idle_since = time.perf_counter()
 
     def spent(self, began: float, compiled_s: float) -> dict[str, float]:
         """Seconds of verification by activity. began, compiled_s: perf_counter and seconds of compilation before it."""

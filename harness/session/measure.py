@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from harness.timing.clocks import Clocks, Reading
     from harness.timing.cuda_timer import CudaTimer
 
-#: Seconds of full load before each point, and before a sample is taken again.
+#: Seconds of full load before a sample is taken again.
 RAMP_S = 0.02
 
 
@@ -93,9 +93,6 @@ class Measuring:
         launches: of the variants, set up on ``fixture``. Raises ContextLost.
         """
         at = _Timed(item, fixture.operator.values(fixture.point), fixture.places(PLACEMENTS if self.timer else 1))
-        if self.timer:
-            with nvtx_range("ramp", "ramp"):
-                self.timer.ramp(RAMP_S)
         readings = self._read_clocks()
         stopwatches = yield from self._warm_up(at, launches)
         if not stopwatches:

@@ -47,9 +47,9 @@ HOST_CALLS = 5
 FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
 #: Rounds with stream_us: the cross-check needs fewer samples than the metric, and takes a third of a round.
 STREAM_ROUNDS = 6
-#: Graphs of more nodes or microseconds are left out, except for the MIN_GRAPHS smallest: what takes long has a precise
-#: slope without them, and capturing or replaying them in every round would take most of the time of its samples.
-MAX_NODES, MAX_GRAPH_US, MIN_GRAPHS = 256, 1000.0, 3
+#: Of the graphs with more than SMALLEST numbers of copies only the largest is captured that has no more nodes and
+#: microseconds: sizes between do not change a Theil-Sen slope, and what takes long has a precise slope without it.
+SMALLEST, MAX_NODES, MAX_GRAPH_US = 2, 256, 1000.0
 #: Share of rounds in which the nodes of the graphs are compared one by one, and not only counted.
 SIGNATURE_SHARE = 0.1
 
@@ -112,13 +112,14 @@ class CudaStopwatch:
         self._graphs: dict[int, Graph] = {}
         self._own_graphs: dict[int, Graph] = {}  # of the suite's own launches beside an engine's
         copies = sorted(timer.graph_copies)
-        self._copies = copies[:MIN_GRAPHS]
+        self._copies = copies[:SMALLEST]
         self.no_graph: str | None = None
         try:
             self._capture()
             us = self._replay_us(_Timed("all", self.launch, self._graphs), copies[0]) / copies[0]
             nodes = self.facts()["launches"]
-            self._copies += [k for k in copies[MIN_GRAPHS:] if k * nodes <= MAX_NODES and k * us <= MAX_GRAPH_US]
+            fit = [k for k in copies[SMALLEST:] if k * nodes <= MAX_NODES and k * us <= MAX_GRAPH_US]
+            self._copies += fit[-1:]
         except Mismatch:
             raise
         except Exception as error:  # whatever the reason, the launch cannot be captured, and the record says so
