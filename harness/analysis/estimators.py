@@ -21,14 +21,15 @@ To compare the estimators on a cell, each value is converted to a time in a grap
 
 c is the mean of (graph slope - estimator) per launch over the kinds of calibration kernels: an empty one, copies by one
 block and by thousands, PyTorch operators, chains of those, a warp that reads many arguments or runs through much code,
-one like a fused step, scattered additions, a thread that follows pointers, and the spins. s is 0 with a hot cache. In
-another cache state the first launch of a call waits for what ran before, so an estimator whose samples are taken in
-that state has two constants: c, what the chain adds for each launch after the first, and s, what kernels of one launch
-add to that.
+some like a fused step, one like an update of state, a thread that follows pointers, and the spins. s is 0 with a hot
+cache. In another cache state the first launch of a call waits for what ran before, so an estimator whose samples are
+taken in that state has two constants: c, what the chain adds for each launch after the first, and s, what kernels of
+one launch add to that.
 
 The constant is not quite the same for every kind of kernel. Its spread u is the largest deviation per launch, so
 a converted value is uncertain by launches * u. Two estimators disagree on a cell where they differ by more than
-AGREEMENT and by more than launches * u.
+AGREEMENT and by more than launches * u. Kernels that move megabytes deviate more: they count only for cells that move
+more than LARGE_BYTES.
 
 Where a call reads the host's memory, or moves more than half of the L2, its time depends on what ran before it: another
 copy in a graph, a gap in a stream, a traced kernel under CUPTI. That is named as the reason of a disagreement.
@@ -70,6 +71,8 @@ class Tolerance:
 #: of one cell.
 RESIDUAL, CROSS_CHECK = Tolerance(us=0.05, share=0.01), Tolerance(us=0.1, share=0.01)
 AGREEMENT = Tolerance(us=0.1, share=0.03)
+#: Least traffic of a call that is compared with calibration kernels of megabytes, too.
+LARGE_BYTES = 2**19
 
 
 @dataclass(frozen=True)
@@ -205,15 +208,18 @@ def event_quantum_us(calibration: Calibration) -> float:
 
 
 @cache
-def constants(calibration: Calibration) -> dict[Estimator, Constant]:
+def constants(calibration: Calibration, large: bool = True) -> dict[Estimator, Constant]:
     """The constant of every estimator but the first, where it has timed all calibration kernels.
+
+    large: whether of calls that move more than LARGE_BYTES.
 
     All spins together count as one kind of kernel.
     """
     cache_is_hot = not any(kernel.state_us for kernel in calibration.own.values())
     constants_of = {}
     for estimator in ESTIMATORS[1:]:
-        kinds = [(kernel.launches, _to_graph_us(estimator, kernel)) for kernel in calibration.own.values()]
+        own = [kernel for kernel in calibration.own.values() if large or kernel.bytes_moved <= LARGE_BYTES]
+        kinds = [(kernel.launches, _to_graph_us(estimator, kernel)) for kernel in own]
         spins = [_to_graph_us(estimator, spin) for spin in calibration.spins.values()]
         if None not in (*spins, *(difference for _, difference in kinds)):
             constants_of[estimator] = estimator.constant([*kinds, (1, float(np.mean(spins)))], cache_is_hot)
@@ -262,7 +268,7 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
     graph, launches = float(np.median(gpu)), metrics.launches
     state_adds = graph - fit(metrics.graph_us).slope if metrics.state_us else 0.0
     others = {}
-    for estimator, constant in constants(calibration).items():
+    for estimator, constant in constants(calibration, large=metrics.bytes_moved > LARGE_BYTES).items():
         value = estimator.value_us(metrics)
         if value is not None:
             value += 0.0 if estimator.in_state else state_adds

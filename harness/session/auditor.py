@@ -72,7 +72,7 @@ class Auditor:
 
     def ready(self) -> AuditReady:
         """CUPTI's times of the calibration kernels, or why there are none."""
-        kernels, self._kernels = self._kernels, None  # half a gigabyte
+        kernels, self._kernels = self._kernels, None
         self._timer.ramp(RAMP_S)
         try:
             self._own_waits = trace(lambda: None).synchronizations

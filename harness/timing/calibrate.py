@@ -33,8 +33,10 @@ ARGUMENTS = (ctypes.c_int * 256)(*range(256))
 HOPS = 16
 #: Blocks of the kernel that is like a fused step, and the largest length of a row in integers.
 STEP_BLOCKS, ROW_INTS = 1024, 2048
-#: Blocks of the kernel that scatters, and the integers among which it does.
-SCATTER_BLOCKS, SCATTER_INTS = 32, 2**27
+#: Threads of its blocks: the more, the longer is CUPTI's time beside that in a graph.
+STEP_THREADS = (128, 512, 1024)
+#: Requests of the update of state, eight to a block.
+REQUESTS = 1024
 #: Waits of the spin kernels, nanoseconds.
 SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
@@ -61,9 +63,11 @@ class Kernels:
     own:   name -> launches in several places, of the kinds of nodes that variants consist of. null: an empty kernel.
            block_copy: one block. wide_copy: two waves of blocks on a large GPU. operator: one of PyTorch. gather:
            one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
-           wide_chain: the same on the traffic of wide_copy. step: many arguments, much code and ragged rows, as of a
-           fused step. scatter: atomic additions all over a large buffer. arguments: one warp reads a kilobyte of them.
-           pointers: one thread follows pointers. code: one warp runs through kilobytes of code.
+           wide_chain: the same on the traffic of wide_copy. step_128, ...: many arguments, much code and ragged rows,
+           as of a fused step, by blocks of so many threads. update: of state that is looked up by request. arguments:
+           one warp reads a kilobyte of them. pointers: one thread follows pointers. code: one warp runs through
+           kilobytes of code.
+    bytes_moved: of the kinds that move megabytes.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
 
@@ -77,19 +81,25 @@ class Kernels:
         sources = integers(0, 2**31 - 1, PAGE_BYTES // 4 + BLOCK_COPY_INTS)
         targets = torch.empty_like(sources)
         order = torch.randperm(BLOCK_COPY_INTS, generator=generator).to("cuda")
+        slots = torch.randperm(REQUESTS, generator=generator).to("cuda", torch.int32)
+        state = integers(0, 2**20, 4 * REQUESTS)
         self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
         wide = integers(0, 2**31 - 1, WIDE_BLOCKS * WIDE_THREADS * 4)
         wide_target = torch.empty_like(wide)
         lengths = integers(ROW_INTS // 2, ROW_INTS, STEP_BLOCKS // 4)
         rows = torch.empty(STEP_BLOCKS * ROW_INTS, dtype=torch.int32, device="cuda")
-        space = torch.zeros(SCATTER_INTS, dtype=torch.int32, device="cuda")
         self.own: dict[str, list[Callable[[], None]]] = {
             "null": [launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32)],
             "wide_copy": [launcher(CALIBRATION_KERNELS, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, wide_target)],
             "wide_chain": [partial(_chain, wide, wide_target)],
-            "step": [launcher(CALIBRATION_KERNELS, "step", STEP_BLOCKS, 128, ARGUMENTS, lengths, wide, rows, ROW_INTS)],
-            "scatter": [launcher(CALIBRATION_KERNELS, "scatter", SCATTER_BLOCKS, 32, sources, space)],
+            "update": [launcher(CALIBRATION_KERNELS, "update", REQUESTS // 8, 32, slots, sources, state, REQUESTS)],
         }
+        self.bytes_moved = dict.fromkeys(("wide_copy", "wide_chain"), 2 * wide.nbytes)
+        for threads in STEP_THREADS:
+            arguments = ARGUMENTS, lengths, wide, rows, ROW_INTS
+            name = f"step_{threads}"
+            self.own[name] = [launcher(CALIBRATION_KERNELS, "step", STEP_BLOCKS, threads, *arguments)]
+            self.bytes_moved[name] = 5 * int(lengths.sum()) * lengths.element_size()  # four copies of each row
         for offset in OFFSETS:
             source, target = (of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets))
             for name, launch in self._in_place(source, target, order).items():
@@ -122,7 +132,10 @@ def calibrate(timer: CudaTimer, clocks: Clocks) -> Calibration:
     """Everything but the samples of CUPTI, which the second process adds. The clock must be ramped up."""
     kernels = Kernels()
     with nvtx_range("calibrate", "calibrate"):
-        own = {name: _timed(timer, launches) for name, launches in kernels.own.items()}
+        own = {
+            name: _timed(timer, launches, bytes_moved=kernels.bytes_moved.get(name, 0))
+            for name, launches in kernels.own.items()
+        }
         events = QueuedEvents(timer.spin)
         source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
@@ -187,7 +200,10 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
 
 
 def _timed(
-    timer: CudaTimer, launches: Sequence[Callable[[], None]], taken_ns: torch.Tensor | None = None
+    timer: CudaTimer,
+    launches: Sequence[Callable[[], None]],
+    taken_ns: torch.Tensor | None = None,
+    bytes_moved: int = 0,
 ) -> tuple[KernelTimes, list[float]]:
     """The samples of every estimator for one kernel in several places, and the host times of its launch."""
     timings = CellTimings(timer.stopwatch(*map(PlacedLaunch, launches), stream_rounds=ROUNDS))
@@ -197,5 +213,6 @@ def _timed(
         if taken_ns is not None:
             true_us.append(int(taken_ns) / 1e3)
     samples = {name: timings.samples[name] for name in EstimatorSamples.__struct_fields__ if name in timings.samples}
-    times = KernelTimes(**samples, true_us=true_us, launches=timings.stopwatch.facts()["launches"])
+    launches_of = timings.stopwatch.facts()["launches"]
+    times = KernelTimes(**samples, true_us=true_us, launches=launches_of, bytes_moved=bytes_moved)
     return times, timings.samples["host_us"]

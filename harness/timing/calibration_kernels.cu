@@ -75,12 +75,15 @@ extern "C" __global__ void step(const __grid_constant__ Arguments arguments, con
     for (int i = threadIdx.x; i < length; i += blockDim.x) to[i] = from[i];
 }
 
-// Every thread adds to four of 2^27 integers, far from each other.
-extern "C" __global__ void scatter(const int* __restrict__ source, int* __restrict__ target) {
-    const unsigned int thread = blockIdx.x * blockDim.x + threadIdx.x;
-    const int value = source[thread];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) atomicAdd(target + (((4 * thread + i) * 2654435761u) >> 5), value);
+// Like an update of the requests' state: four threads a request look up its slot, and read and write its state in four
+// arrays.
+extern "C" __global__ void
+update(const int* __restrict__ slots, const int* __restrict__ tokens, int* state, int requests) {
+    const int thread = blockIdx.x * blockDim.x + threadIdx.x, array = thread % 4;
+    const int slot = slots[thread / 4];
+    int sum = tokens[thread];
+    for (int i = 0; i < 4; ++i) sum += state[i * requests + slot];
+    state[array * requests + slot] = sum;
 }
 
 __device__ __forceinline__ unsigned long long wait(int nanoseconds) {
