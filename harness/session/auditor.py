@@ -69,13 +69,13 @@ class Auditor:
         self._kernels: Kernels | None = Kernels()
         with suppress(Exception):  # ``ready`` says why
             trace(self._kernels.own["null"][0])
+            self._own_waits = trace(lambda: None).synchronizations
 
     def ready(self) -> AuditReady:
         """CUPTI's times of the calibration kernels, or why there are none."""
         kernels, self._kernels = self._kernels, None
         self._timer.ramp(RAMP_S)
         try:
-            self._own_waits = trace(lambda: None).synchronizations
             own = {name: self._kernel_samples(launches) for name, launches in kernels.own.items()}
             spins = {ns: self._kernel_samples([launch]) for ns, launch in kernels.spins.items()}
         except Exception as error:  # whatever the profiler raises, the run goes on without it

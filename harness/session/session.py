@@ -122,8 +122,12 @@ class Session:
             for name in item.variants
             if name not in item.proven and name not in item.slow
         )
-        if len(unproven) > MOST_VERIFIED_FIRST:
+        if not unproven or len(unproven) > MOST_VERIFIED_FIRST:
             return
+        if self._auditor:  # it loads and compiles meanwhile; its results are dropped
+            operator, name = next(iter(unproven))
+            item = next(item for item in items if isinstance(item, Cells) and item.operator == operator)
+            self._auditor.prepare(item.of([name for of, name in unproven if of == operator]))
         wrong = set()
         for operator, name in unproven:
             for event in self._others(Verify(operator=operator, variant=name)):
@@ -136,6 +140,8 @@ class Session:
         )
         if not self._times:
             self._auditor, self._no_audit = None, "every variant was wrong"
+        elif self._auditor and wrong:  # which may hang, or have ruined the process
+            self._auditor.restart()
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
         """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its

@@ -66,12 +66,14 @@ class SupervisedWorker:
         """A process that dies first is started MAX_STARTS times in all, one that hangs only once."""
         for starts in range(1, MAX_STARTS + 1):
             try:
+                self._finish_preparing()
                 answer = wait(self._worker)
             except WorkerDied as death:
                 if isinstance(death, WorkerSilent) or starts == MAX_STARTS:
                     self.close(wait_s=0)
                     raise RunError(f"the worker could not start: {death}") from None
                 self._worker.close(wait_s=0)
+                self._preparing = None
                 self._worker = self._start(self._job)
             else:
                 break

@@ -190,7 +190,7 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
             copy()
             if not torch.equal(read, written):
                 raise RuntimeError("a calibration copy gave a wrong result; do not trust this GPU or driver")
-        timings = CellTimings(timer.stopwatch(*launches, stream_rounds=0))
+        timings = CellTimings(timer.stopwatch(*launches, stream_rounds=0, host=False))
         for _ in range(CURVE_ROUNDS):
             timings.add_sample()
         times[name] = KernelTimes(

@@ -80,9 +80,13 @@ class CudaTimer:
             self._spins[steps] = launcher(CALIBRATION_KERNELS, "spin", 1, 1, steps * 10_000)
         self._spins[steps]()
 
-    def stopwatch(self, *launches: PlacedLaunch, stream_rounds: int = STREAM_ROUNDS) -> CudaStopwatch:
-        """launches: one on each set of buffers. stream_rounds: number of samples with stream_us."""
-        return CudaStopwatch(self, launches, stream_rounds)
+    def stopwatch(
+        self, *launches: PlacedLaunch, stream_rounds: int = STREAM_ROUNDS, host: bool = True
+    ) -> CudaStopwatch:
+        """launches: one on each set of buffers. stream_rounds: number of samples with stream_us. host: whether they have
+        host_us and eager_us.
+        """
+        return CudaStopwatch(self, launches, stream_rounds, host)
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,8 @@ class CudaStopwatch:
     place, launch: index of the set that was timed last, and the launch on it.
     """
 
-    def __init__(self, timer: CudaTimer, launches: Sequence[PlacedLaunch], stream_rounds: int) -> None:
-        self._timer, self._launches, self._stream_rounds = timer, launches, stream_rounds
+    def __init__(self, timer: CudaTimer, launches: Sequence[PlacedLaunch], stream_rounds: int, host: bool) -> None:
+        self._timer, self._launches, self._stream_rounds, self._host = timer, launches, stream_rounds, host
         self.place = 0
         for launch_there in launches:
             for _ in range(WARMUP_CALLS):
@@ -232,11 +236,11 @@ class CudaStopwatch:
 
     def sample(self, round_number: int = 0) -> Mapping[str, Any]:
         self.place = round_number % len(self._launches)
-        with self._timer.host_lock():
-            sample: dict[str, Any] = {
-                "host_us": self._watched("host", self._host_us),
-                "eager_us": self._watched("eager", self._eager_us),
-            }
+        sample: dict[str, Any] = {}
+        if self._host:
+            with self._timer.host_lock():
+                sample["host_us"] = self._watched("host", self._host_us)
+                sample["eager_us"] = self._watched("eager", self._eager_us)
         if self._graphs:
             if self._stream_rounds:
                 self._stream_rounds -= 1

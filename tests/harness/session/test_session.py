@@ -336,6 +336,33 @@ def test_nothing_is_calibrated_where_every_variant_is_wrong(right):
     assert {cell.status for cell in outcomes} == {Status.MISMATCH}
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("early", ["passes", "rejects", "dies"])
+def test_the_auditor_loads_new_variants_while_they_are_verified(early, wrong):
+    """What it finds then does not count, and after a wrong variant it is a new process."""
+
+    def script(item):
+        if isinstance(item, Verify) and wrong and item.variant == "new":
+            finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
+            yield Checked(operator="o", variant="new", finding=finding)
+        elif isinstance(item, Cells):
+            yield from (cell(item, name, "mismatch" if wrong and name == "new" else "passed") for name in item.variants)
+
+    early_script = auditor(dies={"dies": "new"}.get(early, ()), rejects={"rejects": ("new",)}.get(early, ()))
+    scripts = iter([early_script])
+    workers = FakeWorkers(script, audit=lambda item: next(scripts, auditor())(item))
+    plan = items(2, names=("proven", "new"), proven={"proven": Proof(key="k", verified_at="2026")})
+    with Session(Job("cuda", (), 0, Measure(), timed=True), workers) as session:
+        assert len(list(session.verify_first(plan))) == wrong
+        outcomes = [outcome for outcome in session.run(plan) if isinstance(outcome, Cell)]
+    right = ("proven",) if wrong else ("proven", "new")
+    assert [cell.variant for cell in outcomes if cell.metrics and cell.metrics.eager_launches == 1] == [*right * 2]
+    assert {cell.status for cell in outcomes if cell.variant in right} == {Status.PASSED}
+    # A generator begins when it is read: the request of a process that is replaced is not.
+    assert workers.asked["audit"] == ([] if wrong else [("new",)]) + [right] * 2
+    assert len(workers.started["audit"]) == 1 + (wrong or early == "dies")
+
+
 def test_many_new_variants_are_verified_with_their_cells():
     plan = items(names=[str(number) for number in range(module.MOST_VERIFIED_FIRST + 1)])
     workers = FakeWorkers(evaluator())
