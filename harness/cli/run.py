@@ -29,6 +29,7 @@ from harness.exit_codes import INTERRUPTED, OK
 from harness.records.file import is_empty_record, read_run, record_path
 from harness.records.schema import Run
 from harness.report.console import make_console, warn
+from harness.session import proofs
 from harness.session.gpus import Gpu, LocalGpu, SeveralGpus
 from harness.session.kept_workers import KeptWorkers
 from harness.session.resume import check_same_sweep
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.plan:
         _check_sharing(options, any(source.config.decode_loop is not None for source in sources))
         gpus = _gpus(options)
+        proofs.read_engine()  # while the fork server loads torch
     device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
     if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
         raise KeyboardInterrupt

@@ -60,7 +60,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     time_budget_s: Seconds = 60.0
     min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
     max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
-    graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 4, 16, 32, 64)
+    graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 4, 16, 32)
     cache: CacheName = "hot"
     audit: bool = True
     timeout_s: Seconds = 120.0

@@ -38,7 +38,7 @@ from harness.wording import counted, first_line
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
 #: two graphs of the same launch differ in time, while two replays of one graph hardly do.
-GRAPHS, CALLS, WARMUP_CALLS = 12, 5, 3
+GRAPHS, CALLS, WARMUP_CALLS = 8, 5, 3
 #: Sets of buffers on which they work, unless these are large.
 PLACEMENTS = 4
 #: For a long chain, whose launches average among themselves, there are fewer graphs: of about MAX_NODES nodes together.

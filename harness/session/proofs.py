@@ -73,6 +73,11 @@ def code_of(variants: Iterable[Variant], catalog: Catalog) -> dict[str, str]:
     return {name: _hash([engine, sorted(files.items())]) for name, files in sources.items() if files is not None}
 
 
+def read_engine() -> None:
+    """Read which files the engine consists of, which are remembered, while there is time."""
+    closure_hashes(ROOT, ENGINE)
+
+
 def keys_of(code: Mapping[str, str], environment: Environment, seed: int | None) -> dict[str, str]:
     """Id -> hash of all that the verification of a variant depends on.
 

@@ -49,7 +49,7 @@ FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
 STREAM_ROUNDS = 6
 #: Of the graphs with more than SMALLEST numbers of copies only the largest is captured that has no more nodes and
 #: microseconds: sizes between do not change a Theil-Sen slope, and what takes long has a precise slope without it.
-SMALLEST, MAX_NODES, MAX_GRAPH_US = 2, 256, 1000.0
+SMALLEST, MAX_NODES, MAX_GRAPH_US = 2, 128, 1000.0
 #: Share of rounds in which the nodes of the graphs are compared one by one, and not only counted.
 SIGNATURE_SHARE = 0.1
 
@@ -83,8 +83,8 @@ class CudaTimer:
     def stopwatch(
         self, *launches: PlacedLaunch, stream_rounds: int = STREAM_ROUNDS, host: bool = True
     ) -> CudaStopwatch:
-        """launches: one on each set of buffers. stream_rounds: number of samples with stream_us. host: whether they have
-        host_us and eager_us.
+        """launches: one on each set of buffers. stream_rounds: number of samples with stream_us. host: whether samples
+        have host_us and eager_us.
         """
         return CudaStopwatch(self, launches, stream_rounds, host)
 
