@@ -20,7 +20,7 @@ from harness.contract import variant
 cheat = variant("decode_native", skip=chain_clamp.__variant__.skip, waives="no_alloc")
 
 #: Calls for which stops_when_timed does its work: more than verification makes of one closure.
-HONEST_CALLS = 60
+HONEST_CALLS = 40
 
 
 def view(point, out):
