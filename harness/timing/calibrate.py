@@ -213,6 +213,6 @@ def _timed(
         if taken_ns is not None:
             true_us.append(int(taken_ns) / 1e3)
     samples = {name: timings.samples[name] for name in EstimatorSamples.__struct_fields__ if name in timings.samples}
-    launches_of = timings.stopwatch.facts()["launches"]
-    times = KernelTimes(**samples, true_us=true_us, launches=launches_of, bytes_moved=bytes_moved)
+    nodes = timings.stopwatch.facts()["launches"]
+    times = KernelTimes(**samples, true_us=true_us, launches=nodes, bytes_moved=bytes_moved)
     return times, timings.samples["host_us"]

@@ -45,7 +45,7 @@ HOST_CALLS = 5
 #: Calls between two events, few and many; the cost of the events is not in their difference. MANY_CALLS is reduced for
 #: a long chain to at most STREAM_LAUNCHES launches: after about a thousand in a stream the host has to wait.
 FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
-#: Rounds with stream_us: the cross-check needs fewer samples than the metric, and takes a third of a round.
+#: Rounds with stream_us: the cross-check needs fewer samples than the metric, and takes a quarter of a round.
 STREAM_ROUNDS = 6
 #: Of the graphs with more than SMALLEST numbers of copies only the largest is captured that has no more nodes and
 #: microseconds: sizes between do not change a Theil-Sen slope, and what takes long has a precise slope without it.
