@@ -32,7 +32,7 @@ def dependencies(files: Iterable[Path], root: Path, packages: Sequence[str]) -> 
         file = waiting.pop()
         if file not in closure:
             closure.add(file)
-            waiting += _named_in(file, root, tuple(packages))
+            waiting += named_in(file, root, tuple(packages))
     return closure
 
 
@@ -123,7 +123,8 @@ _hashed_once = cache(_hashed)
 
 
 @cache
-def _named_in(path: Path, root: Path, packages: tuple[str, ...]) -> tuple[Path, ...]:
+def named_in(path: Path, root: Path, packages: tuple[str, ...]) -> tuple[Path, ...]:
+    """What a file itself imports, includes or names, of these packages of ``root``."""
     return tuple(_read_names(path, root, packages))
 
 

@@ -55,6 +55,8 @@ HEADS = {
 PROCESSES, CORES = 4, 4
 #: What the summary calls a skipped place, by the code of its reason.
 SKIPPED = {Code.KNOWN_FAILURE: "beyond its known failures", Code.INTERPRETER_BUDGET: "left out"}
+#: What it calls a place at which a variant was not run, because it had ended its process.
+NOT_RUN = "not run"
 
 
 @dataclass
@@ -271,15 +273,19 @@ class Verification:
         return bool(accepted)
 
     def _print_failure(self, variant: Variant, command: Callable[[str, int], str]) -> None:
-        """The first failure of a variant, the command that repeats it alone, and where else the variant failed.
+        """The first failure of a variant, the command that repeats it alone, where else the variant failed, and how
+        often it was not run after it had ended its process.
 
         Of points of the array, which may be many, the first is the one with the shortest label.
         """
         operator = self.catalog.operators[variant.operator]
-        bad = self.bad(variant) or [cell.finding for cell in self.cells_of(variant) if cell.finding is not None]
+        before = self.bad(variant)
+        at_points = [cell.finding for cell in self.cells_of(variant) if cell.finding is not None]
+        everything = before + [finding for finding in at_points if finding.place is Place.POINT or not before]
+        bad = [finding for finding in everything if finding.deaths is None]
         if not bad:
             return
-        first = min(bad, key=lambda f: len(f.name) if f.place is Place.ARRAY_POINT else 0)
+        first = min(bad, key=lambda f: (not f.name, len(f.name) if f.place is Place.ARRAY_POINT else 0))
         case = {case.name: case for case in operator.edge_cases if first.place is Place.EDGE_CASE}.get(first.name)
         axes = f" ({operator.label(operator.complete(case.point))})" if case else ""
         where = place_of(first) or "some point"
@@ -295,6 +301,8 @@ class Verification:
                 others.setdefault(finding.check or finding.status, []).append(place_of(finding) or "some point")
         for what, places in others.items():
             self.console.print(Text(f"{what} at {'; '.join(places)}"), soft_wrap=True)
+        if not_run := len(everything) - len(bad):
+            self.console.print(Text(f"not run {counted(not_run, 'time')}, as it had ended its process"))
 
 
 def verify_all(
@@ -446,11 +454,15 @@ def known_failure_text(finding: Finding) -> str:
 
 
 def _outcome(finding: Finding) -> str:
+    if finding.deaths is not None:
+        return NOT_RUN
     return SKIPPED.get(finding.reason and finding.reason.code, finding.status)
 
 
 def _outcome_at_point(cell: Cell) -> str:
     """The status; of a variant that failed before it reached the point, where that was."""
+    if cell.finding is not None and cell.finding.deaths is not None:
+        return NOT_RUN
     if cell.finding is None or cell.finding.place is Place.POINT:
         return cell.status
     return f"{cell.status} (failed before: {cell.finding.place.replace('_', ' ')})"

@@ -14,13 +14,14 @@ class FaultAttribution:
     """Follows the events of one work item: which variant has control, and how long variants were timed.
 
     control:     the variant, or stack of a decode loop, of the last heartbeat; None before the first one.
-    place, name: what it was verified on.
+    place, name, seed: what it was verified on.
     """
 
     def __init__(self) -> None:
         self.control: str | None = None
         self.place: Place | None = None
         self.name = ""
+        self.seed: int | None = None
         self._in_turns: set[str] = set()
         self._rejected: str | None = None
         self._timing_began_s: float | None = None
@@ -35,7 +36,7 @@ class FaultAttribution:
             self._latest_s = now_s
         self._heard = heartbeat
         if heartbeat:
-            self.control, self.place, self.name = event.variant, event.place, event.name
+            self.control, self.place, self.name, self.seed = event.variant, event.place, event.name, event.seed
             if event.phase in ("measure", "block") and self._timing_began_s is None:
                 self._timing_began_s = now_s
             if event.phase == "measure":

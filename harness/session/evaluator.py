@@ -483,6 +483,10 @@ class Evaluator:
         if state.bad_import is not None:
             yield Checked(operator=item.operator, variant=item.variant, finding=state.bad_import)
             return
+
+        def announce(name: str, seed: int) -> None:
+            self.announce(Heartbeat(variant.name, "verify", Place.RANDOM_BATCH, name, seed))
+
         with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
             for finding in check_random(
                 operator,
@@ -493,6 +497,7 @@ class Evaluator:
                 counting=lambda: self._counting(variant, RANDOM),
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
                 lost=lambda: is_context_lost(self._job.device),
+                announce=announce,
             ):
                 yield Checked(operator=item.operator, variant=item.variant, finding=finding)
         check_context(self._job.device)

@@ -92,13 +92,14 @@ class Heartbeat(_Message):
 
     In the phase "measure" the variants of an item are interleaved, with one heartbeat per round; in "block" one has
     control.
-    place, name: what it is verified on, of Verify and RandomBatches.
+    place, name, seed: what it is verified on, of Verify and RandomBatches; seed: of a random batch.
     """
 
     variant: str
     phase: Literal["verify", "measure", "block", "audit"]
     place: Place | None = None
     name: str = ""
+    seed: int | None = None
 
 
 class Up(_Message):

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 
 from harness.contract import Variant
-from harness.dependencies import DIGITS, file_hash, foreign_imports
+from harness.dependencies import DIGITS, file_hash, foreign_imports, named_in
 from harness.discover import ROOT, Catalog
-from harness.packages import files_of
+from harness.packages import files_of, versions
 from harness.records.schema import Audit, Environment, Proof
 from harness.session.changed_cells import ENGINE, PACKAGES, closure_hashes
 from harness.session.sources import package_needs
@@ -106,7 +106,21 @@ def _sources(variant: Variant, catalog: Catalog) -> Mapping[str, str | None] | N
     own = [ROOT / name for name in hashes if not name.startswith("harness/")]
     if foreign_imports(own, PACKAGES) - {*VERSIONED, *wrapped}:
         return None
-    return hashes | {name: file_hash(path) for name, path in files_of(needs).items()}
+    return hashes | versions(needs) | _wrapped_files(files_of(needs))
+
+
+def _wrapped_files(files: Mapping[str, Path]) -> dict[str, str]:
+    """Hashes of an engine's files, and of those of the same package that they import themselves.
+
+    files: as ``files_of`` has them. What is imported further down is known by the package's version alone.
+    """
+    hashes = {name: file_hash(path) for name, path in files.items()}
+    for name, path in files.items():
+        package, _, inner = name.partition(":")
+        root = Path(str(path).removesuffix(inner)).parent
+        for imported in named_in(path, root, (package,)):
+            hashes[str(imported.relative_to(root))] = file_hash(imported)
+    return hashes
 
 
 def load(keys: Mapping[str, str]) -> dict[str, Remembered]:

@@ -373,7 +373,7 @@ def _blame(item: Any, attribution: FaultAttribution, death: WorkerDied) -> dict[
     culprit = attribution.culprit
     fields = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}
     if attribution.place is not None:
-        fields |= {"place": attribution.place, "name": attribution.name}
+        fields |= {"place": attribution.place, "name": attribution.name, "seed": attribution.seed}
     return fields
 
 

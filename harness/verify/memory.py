@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -19,17 +20,18 @@ from harness.verify.points import output_bytes, tensor_bytes
 #: Inputs and outputs that are held at a time: on the host the batches with their expected results, on the device the
 #: buffers and the snapshot of what they held. Both together without a GPU.
 ON_HOST, ON_DEVICE = 3, 2
-#: A size up to LARGE is no reason to estimate; for the estimate larger ones are halved until they are below SMALL.
-LARGE, SMALL = 2**18, 2**12
+#: Sizes up to LARGE, of which two make a table of up to LARGE_TABLE elements, are no reason to estimate; for the
+#: estimate larger ones are halved until they are below SMALL.
+LARGE, LARGE_TABLE, SMALL = 2**18, 2**32, 2**12
 #: Seconds to wait for another process that has most of the GPU's memory, and between two looks.
 MOST_LIMIT_S, MOST_POLL_S = 20.0, 0.01
 
 
 def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
     """The estimate, where inputs, outputs and their copies do not fit; else None."""
-    if all(type(value) is not int or value <= LARGE for value in point.values()):
+    if not (large := _large_sizes(point)):
         return None
-    once = output_bytes(operator, point) + _input_bytes(operator, point)
+    once = output_bytes(operator, point) + _input_bytes(operator, point, large)
     needs = {_free_on_host(): ON_HOST, torch.cuda.mem_get_info()[0]: ON_DEVICE} if device == "cuda" else {}
     needs = needs or {_free_on_host(): ON_HOST + ON_DEVICE}
     short = [(copies * once, free) for free, copies in needs.items() if copies * once > free]
@@ -58,12 +60,18 @@ def _memory_lock(uuid: str) -> Lock:
         return nullcontext
 
 
-def _input_bytes(operator: Operator, point: Point) -> int:
+def _large_sizes(point: Point) -> dict[str, int]:
+    sizes = {name: size for name, size in point.items() if type(size) is int and size >= SMALL}
+    two = sorted(sizes, key=sizes.__getitem__)[-2:]
+    is_table = math.prod(sizes[name] for name in two) > LARGE_TABLE
+    return {name: size for name, size in sizes.items() if size > LARGE or (is_table and name in two)}
+
+
+def _input_bytes(operator: Operator, point: Point, large: Mapping[str, int]) -> int:
     """From those of two points that are smaller in all large sizes. Where there are no such points, what the operator
     tells of its large inputs, or 0.
     """
     told = 0 if operator.input_bytes is None else operator.input_bytes(point)
-    large = {name: size for name, size in point.items() if type(size) is int and size > LARGE}
     halvings = (min(large.values()) // SMALL).bit_length()
     points = [Point(dict(point) | {name: size >> n for name, size in large.items()}) for n in (halvings, halvings - 1)]
     try:

@@ -100,6 +100,7 @@ def check_random(
     counting: Callable[[], AbstractContextManager] = nullcontext,
     out_of_time: Callable[[], Reason | None] = lambda: None,
     lost: Callable[[], bool] = lambda: False,
+    announce: Callable[[str, int], None] = lambda name, seed: None,
 ) -> list[Finding]:
     """One finding for each of ``count`` random batches, up to the first that the variant fails. That one is shrunk, for
     SHRINK_S seconds at most, and its finding names the smallest failing batch that was found.
@@ -107,6 +108,7 @@ def check_random(
     counting:    is around every launch, and may raise LeftOut.
     out_of_time: why no further batch is to be tried, once there is a reason.
     lost:        whether the device is lost after a failure; then nothing more is tried.
+    announce:    called with the name and the seed of every batch before it is tried.
     """
     findings: list[Finding] = []
     failed: list[Finding] = []
@@ -130,6 +132,7 @@ def check_random(
         if not failed and (reason := out_of_time()) is not None:
             findings.append(Finding(**_place(operator, drawn), status=Status.SKIPPED, reason=reason))
             return
+        announce(operator.label(drawn.point), drawn.seed)
         finding = _checked(operator, variant, drawn, device, counting)
         if finding.status.is_bad:
             end = min(end, time.monotonic() + SHRINK_S) if not lost() else -math.inf

@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,49 @@ def test_an_interrupt_ends_all_processes_and_blames_no_variant(two_operators, mo
     assert code == 130
     assert "interrupted" in err
     assert "no_crash" not in out
+
+
+CRASHES = """\
+import os, signal
+from harness.contract import variant
+from baselines.decode_native.chains import chain_clamp
+
+@variant("decode_native", skip=chain_clamp.__variant__.skip)
+def crashes(point, x, out):
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        if {where}:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        work()
+
+    return launch
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "parts", "not_run"),
+    [
+        ("3 < point.batch_size < 300 and point.compress_ratio > 1", ("--random", 200, "--no-array"), 0),
+        ("point.batch_size > 400", ("--random", 0), 100),
+    ],
+    ids=["random batch", "array"],
+)
+def test_a_crash_names_where_and_what_was_not_run(where, parts, not_run, config, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(CRASHES.format(where=where))
+    config.write_text(config.read_text().replace("[chain_clamp, flat_view]", "[crashes]"))
+    common = ("verify", config, "--variants", mine, "--device", "cpu", "--seed", 1)
+    code, out, err = call(*common, *parts)
+    assert (code, err) == (1, "")
+    assert "no_crash: the worker process was killed by SIGSEGV" in " ".join(out.split())
+    repeat = next(line for line in out.splitlines() if line.startswith("this one alone: "))
+    flags = shlex.split(repeat)[shlex.split(repeat).index("verify") :]
+    code, out_alone, _ = call(*flags)
+    assert code == 1
+    assert "no_crash" in out_alone
+    times = re.search(r"not run (\d+) times, as it had ended its process", out)
+    assert (int(times[1]) if times else 0) >= not_run
 
 
 def test_an_operator_without_defects(tmp_path):

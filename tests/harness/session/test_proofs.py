@@ -101,23 +101,22 @@ def test_a_variant_that_imports_what_is_not_hashed_is_never_remembered(line, tmp
     assert key(file=tmp_path / "mine.py") is None
 
 
-def test_a_file_of_an_engine_is_part_of_the_key(tmp_path, monkeypatch, catalog):
+def test_an_engine_s_version_its_files_and_what_they_import_are_part_of_the_key(tmp_path, monkeypatch, catalog):
     wrapped = next(
         v
         for v in catalog.variants
         if v.origin != "upstream.flash_mla" and any(need.startswith("vllm:") for need in v.requires)
     )
-    need = next(need for need in wrapped.requires if need.startswith("vllm:")).split("|")[0]
-    inner, _, text = need.partition(":")[2].partition("#")
-    path = tmp_path / "vllm" / inner
-    path.parent.mkdir(parents=True)
-    (tmp_path / "vllm" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    keys = []
-    for number in (1, 2):
-        path.write_text(f"# {text} {number}")
-        keys += proofs.keys_of(proofs.code_of([wrapped], catalog), factory.gpu_environment(), 0).values()
-    assert len(set(keys)) == 2
+    file, helper = tmp_path / "vllm" / "v1" / "kernels.py", tmp_path / "vllm" / "helper.py"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(proofs, "files_of", lambda needs: {"vllm:v1/kernels.py": file})
+    keys = set()
+    for text, helping, version in [("", "", "1"), ("x = 1", "", "1"), ("x = 1", "y = 1", "1"), ("x = 1", "y = 1", "2")]:
+        file.write_text(f"from vllm import helper\n{text}")
+        helper.write_text(helping)
+        monkeypatch.setattr(proofs, "versions", lambda needs, version=version: {"vllm": version})
+        keys |= set(proofs.keys_of(proofs.code_of([wrapped], catalog), factory.gpu_environment(), 0).values())
+    assert len(keys) == 4
 
 
 def test_a_damaged_file_counts_as_missing():

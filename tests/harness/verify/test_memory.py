@@ -41,3 +41,12 @@ def test_the_estimate_is_near_the_size(name, monkeypatch):
     reason = memory.too_large(operator, point, "cpu")
     size = tensor_bytes(operator.make_inputs(point, 0)) + tensor_bytes(operator.make_outputs(point))
     assert reason.needed_bytes == pytest.approx(5 * size, rel=0.1)
+
+
+def test_two_sizes_may_be_too_large_together():
+    operator = discover_operators()["decode_flatten"]
+    sizes = {"next_n": 1, "max_model_len": 200_000, "block_size": 1}
+    many, few = ({"batch_size": n, "max_num_batched_tokens": n} for n in (200_000, 2))
+    reason = memory.too_large(operator, operator.complete(sizes | many), "cpu")
+    assert reason.needed_bytes > 4 * 200_000**2
+    assert memory.too_large(operator, operator.complete(sizes | few), "cpu") is None
