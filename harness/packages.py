@@ -5,6 +5,7 @@ since an engine takes seconds to import and changes the process.
 from __future__ import annotations
 
 import ast
+import base64
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.dependencies import DIGITS, file_hash
+from harness.dependencies import DIGITS, LARGE_BYTES, file_hash
 from harness.git import git
 from harness.records.schema import Checkout
 
@@ -155,14 +156,35 @@ def checkouts(needs: Sequence[str]) -> dict[str, Checkout]:
     for folder, files in by_folder.items():
         name, version = _distribution(folder.name, next(iter(files.values())))
         version = version or _written_version(folder / "__init__.py")
-        if (checkout := checkout_of(folder, files, version is not None)) is not None:
+        is_release = version is not None and not _are_edited(files.values(), name, folder)
+        if (checkout := checkout_of(folder, files, is_release)) is not None:
             found.setdefault(name, checkout)
     return found
 
 
+def _are_edited(files: Iterable[Path], distribution: str, folder: Path) -> bool:
+    """Whether files differ from what a distribution installed beside ``folder``: by hash, or large ones by size."""
+    installed = {
+        Path(one.locate_file(file)): file
+        for one in importlib.metadata.distributions(name=distribution, path=[str(folder.parent)])
+        for file in one.files or ()
+        if file.hash is not None
+    }
+
+    def is_edited(path: Path) -> bool:
+        if (known := installed.get(path)) is None or path.stat().st_size != known.size:
+            return known is not None
+        if known.size >= LARGE_BYTES:
+            return False
+        digest = hashlib.new(known.hash.mode, path.read_bytes()).digest()
+        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != known.hash.value
+
+    return any(map(is_edited, files))
+
+
 def checkout_of(folder: Path, files: Mapping[str, Path], is_release: bool = False) -> Checkout | None:
     """Of the folder of a package: the commit of the repository that tracks it, and a hash of the files where they are
-    not those of a commit or release. None for a release. is_release: whether a version is known.
+    not those of a commit or release. None for a release. is_release: whether they are those of a version.
     """
     if (origin := _origin_of(folder)) is not None:
         return origin.checkout

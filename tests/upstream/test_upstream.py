@@ -3,6 +3,8 @@
 The packages here are made up, and hold nothing of the real ones.
 """
 
+import base64
+import hashlib
 import shutil
 import sys
 from dataclasses import replace
@@ -139,6 +141,24 @@ def test_the_files_that_variants_require_are_sources(package):
     (package / "kernels.py").write_text("def plain(): pass")
     after = source_hashes([item], catalog, ())
     assert {name for name in before | after if before.get(name) != after.get(name)} == {"engine:kernels.py"}
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_an_edited_file_of_a_release_is_told_apart(large, package, monkeypatch):
+    """A large one by its size."""
+    kernels, needs = package / "kernels.py", ("engine:kernels.py",)
+    content = kernels.read_bytes()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    record = package.parent / "engine-0.33.0.dist-info" / "RECORD"
+    record.write_text(f"engine/kernels.py,sha256={digest},{len(content)}\nengine-0.33.0.dist-info/METADATA,,\n")
+    if large:
+        monkeypatch.setattr("harness.packages.LARGE_BYTES", 1)
+    assert checkouts(needs) == {}
+    kernels.write_bytes(content + b"# edited\n")
+    edited = checkouts(needs)["engine"]
+    assert (edited.commit, edited.files is None) == (None, False)
+    kernels.write_bytes(content.replace(b"+ 1", b"+ 2"))
+    assert (checkouts(needs) == {}) == large
 
 
 def test_a_checkout_is_told_from_a_release(package, monkeypatch):
