@@ -172,9 +172,10 @@ def _are_edited(files: Iterable[Path], distribution: str, folder: Path) -> bool:
     }
 
     def is_edited(path: Path) -> bool:
-        if (known := installed.get(path)) is None or path.stat().st_size != known.size:
+        known, size = installed.get(path), path.stat().st_size
+        if known is None or size != (known.size or size):
             return known is not None
-        if known.size >= LARGE_BYTES:
+        if size >= LARGE_BYTES:
             return False
         digest = hashlib.new(known.hash.mode, path.read_bytes()).digest()
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != known.hash.value
