@@ -173,8 +173,10 @@ def _are_edited(files: Iterable[Path], distribution: str, folder: Path) -> bool:
 
     def is_edited(path: Path) -> bool:
         known, size = installed.get(path), path.stat().st_size
-        if known is None or size != (known.size or size):
-            return known is not None
+        if known is None:
+            return False
+        if known.size not in (None, size):
+            return True
         if size >= LARGE_BYTES:
             return False
         digest = hashlib.new(known.hash.mode, path.read_bytes()).digest()
