@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import csv
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -135,6 +136,11 @@ def files_of(needs: Iterable[str]) -> dict[str, Path]:
     return {name: files[name] for name in sorted(files)}
 
 
+def folder_of(name: str, path: Path) -> Path:
+    """Of the package that a file belongs to. name, path: as ``files_of`` has them."""
+    return Path(str(path).removesuffix(name.partition(":")[2]))
+
+
 def code_in(folder: Path) -> list[Path]:
     """All files in it but bytecode."""
     return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
@@ -150,8 +156,7 @@ def checkouts(needs: Sequence[str]) -> dict[str, Checkout]:
     """Distribution, as ``versions`` names it, -> where its files come from, of those that are no release."""
     by_folder: dict[Path, dict[str, Path]] = {}
     for name, path in files_of(needs).items():
-        folder = Path(str(path).removesuffix(name.partition(":")[2]))
-        by_folder.setdefault(folder, {})[name] = path
+        by_folder.setdefault(folder_of(name, path), {})[name] = path
     found = {}
     for folder, files in by_folder.items():
         name, version = _distribution(folder.name, next(iter(files.values())))
@@ -164,25 +169,24 @@ def checkouts(needs: Sequence[str]) -> dict[str, Checkout]:
 
 def _are_edited(files: Iterable[Path], distribution: str, folder: Path) -> bool:
     """Whether files differ from what a distribution installed beside ``folder``: by hash, or large ones by size."""
-    installed = {
-        Path(one.locate_file(file)): file
+    paths = {path.relative_to(folder.parent).as_posix(): path for path in files}
+    return any(
+        _is_edited(paths[name], *known)
         for one in importlib.metadata.distributions(name=distribution, path=[str(folder.parent)])
-        for file in one.files or ()
-        if file.hash is not None
-    }
+        for name, *known in csv.reader((one.read_text("RECORD") or "").splitlines())
+        if name in paths
+    )
 
-    def is_edited(path: Path) -> bool:
-        known, size = installed.get(path), path.stat().st_size
-        if known is None:
-            return False
-        if known.size not in (None, size):
-            return True
-        if size >= LARGE_BYTES:
-            return False
-        digest = hashlib.new(known.hash.mode, path.read_bytes()).digest()
-        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != known.hash.value
 
-    return any(map(is_edited, files))
+def _is_edited(path: Path, known_hash: str, known_size: str) -> bool:
+    """known_hash, known_size: as a RECORD has them, "" where it does not."""
+    size = path.stat().st_size
+    if known_size and size != int(known_size):
+        return True
+    if not known_hash or size >= LARGE_BYTES:
+        return False
+    mode, _, value = known_hash.partition("=")
+    return base64.urlsafe_b64encode(hashlib.new(mode, path.read_bytes()).digest()).rstrip(b"=").decode() != value
 
 
 def checkout_of(folder: Path, files: Mapping[str, Path], is_release: bool = False) -> Checkout | None:

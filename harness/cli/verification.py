@@ -461,10 +461,10 @@ def _outcome(finding: Finding) -> str:
 
 def _outcome_at_point(cell: Cell) -> str:
     """The status; of a variant that failed before it reached the point, where that was."""
-    if cell.finding is not None and cell.finding.deaths is not None:
-        return NOT_RUN
-    if cell.finding is None or cell.finding.place is Place.POINT:
+    if cell.finding is None:
         return cell.status
+    if cell.finding.place is Place.POINT or cell.finding.deaths is not None:
+        return _outcome(cell.finding)
     return f"{cell.status} (failed before: {cell.finding.place.replace('_', ' ')})"
 
 

@@ -6,22 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.records.decode_loop import Loop
-from harness.records.schema import Cell, Place
+from harness.records.schema import Cell
 from harness.session.messages import Heartbeat
 
 
 class FaultAttribution:
     """Follows the events of one work item: which variant has control, and how long variants were timed.
 
-    control:     the variant, or stack of a decode loop, of the last heartbeat; None before the first one.
-    place, name, seed: what it was verified on.
+    heartbeat: the last one, whose variant, or stack of a decode loop, has control; None before the first one.
     """
 
     def __init__(self) -> None:
-        self.control: str | None = None
-        self.place: Place | None = None
-        self.name = ""
-        self.seed: int | None = None
+        self.heartbeat: Heartbeat | None = None
         self._in_turns: set[str] = set()
         self._rejected: str | None = None
         self._timing_began_s: float | None = None
@@ -36,7 +32,7 @@ class FaultAttribution:
             self._latest_s = now_s
         self._heard = heartbeat
         if heartbeat:
-            self.control, self.place, self.name, self.seed = event.variant, event.place, event.name, event.seed
+            self.heartbeat = event
             if event.phase in ("measure", "block") and self._timing_began_s is None:
                 self._timing_began_s = now_s
             if event.phase == "measure":
@@ -63,7 +59,7 @@ class FaultAttribution:
         """
         if self._rejected is not None:
             return self._rejected
-        return None if self.timed_in_turns else self.control
+        return None if self.timed_in_turns or self.heartbeat is None else self.heartbeat.variant
 
 
 def on_death(

@@ -241,8 +241,9 @@ class Evaluator:
             at.seconds[name] = self.spent(began, compiled_s)
         if at.verified:
             idle_s = time.perf_counter() - self._idle_since
-            with nvtx_range("ramp", "ramp"):
-                self.ramp(next((ramp_s for least_s, ramp_s in RAMPS.items() if idle_s > least_s), 0.0))
+            if ramp_s := next((ramp_s for least_s, ramp_s in RAMPS.items() if idle_s > least_s), 0.0):
+                with nvtx_range("ramp", "ramp"):
+                    self.ramp(ramp_s)
             measuring, began = Measuring(self._job, self.timer, self._clocks), time.perf_counter()
             for event in measuring.time(item, at.fixture, at.verified):
                 share_s = (time.perf_counter() - began) / len(at.verified)

@@ -25,7 +25,7 @@ import msgspec
 from harness.contract import Variant
 from harness.dependencies import DIGITS, file_hash, foreign_imports, named_in
 from harness.discover import ROOT, Catalog
-from harness.packages import files_of, versions
+from harness.packages import files_of, folder_of
 from harness.records.schema import Audit, Environment, Proof
 from harness.session.changed_cells import ENGINE, PACKAGES, closure_hashes
 from harness.session.sources import package_needs
@@ -35,7 +35,7 @@ FOLDER = "BENCH_PROOF_CACHE"
 #: What a proof depends on of the machine, by fields of Environment.
 MACHINE = (
     *("device", "processor", "python", "torch", "triton", "cuda_core", "nvrtc", "compiler_settings"),
-    *("gpu", "sm", "sm_count", "memory_bytes", "driver", "cuda"),
+    *("gpu", "sm", "sm_count", "memory_bytes", "driver", "cuda", "packages"),
 )
 #: Triton takes kernels from a folder, whose files are not hashed, if this is set.
 OVERRIDE = "TRITON_KERNEL_OVERRIDE"
@@ -106,7 +106,7 @@ def _sources(variant: Variant, catalog: Catalog) -> Mapping[str, str | None] | N
     own = [ROOT / name for name in hashes if not name.startswith("harness/")]
     if foreign_imports(own, PACKAGES) - {*VERSIONED, *wrapped}:
         return None
-    return hashes | versions(needs) | _wrapped_files(files_of(needs))
+    return hashes | _wrapped_files(files_of(needs))
 
 
 def _wrapped_files(files: Mapping[str, Path]) -> dict[str, str]:
@@ -116,9 +116,8 @@ def _wrapped_files(files: Mapping[str, Path]) -> dict[str, str]:
     """
     hashes = {name: file_hash(path) for name, path in files.items()}
     for name, path in files.items():
-        package, _, inner = name.partition(":")
-        root = Path(str(path).removesuffix(inner)).parent
-        for imported in named_in(path, root, (package,)):
+        root = folder_of(name, path).parent
+        for imported in named_in(path, root, (name.partition(":")[0],)):
             hashes[str(imported.relative_to(root))] = file_hash(imported)
     return hashes
 

@@ -372,8 +372,8 @@ def _blame(item: Any, attribution: FaultAttribution, death: WorkerDied) -> dict[
     """Fields of the Finding of a death."""
     culprit = attribution.culprit
     fields = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}
-    if attribution.place is not None:
-        fields |= {"place": attribution.place, "name": attribution.name, "seed": attribution.seed}
+    if (at := attribution.heartbeat) is not None and at.place is not None:
+        fields |= {"place": at.place, "name": at.name, "seed": at.seed}
     return fields
 
 

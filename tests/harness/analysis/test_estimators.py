@@ -139,13 +139,13 @@ def test_the_spread_of_a_constant_limits_what_counts_as_disagreement(calibration
 def test_kernels_that_move_megabytes_count_for_calls_that_do(calibration):
     wide = calibration.own["wide_copy"]
     wide = replace(wide, cupti_us=[us - 0.3 for us in wide.cupti_us], bytes_moved=2**20)
-    found = replace(calibration, own={**calibration.own, "wide_copy": wide})
-    spread = {large: estimators.constants(found, large)[CUPTI].spread_us for large in (False, True)}
+    with_wide = replace(calibration, own={**calibration.own, "wide_copy": wide})
+    spread = {large: estimators.constants(with_wide, large)[CUPTI].spread_us for large in (False, True)}
     assert spread[False] < 0.02
     assert spread[True] == pytest.approx(0.24, abs=0.02)
     cell = metrics(graph=5.0, cupti=4.75)
-    assert estimators.disagreement(replace(cell, bytes_moved=2**19), found)
-    assert estimators.disagreement(replace(cell, bytes_moved=2**20), found) is None
+    assert estimators.disagreement(replace(cell, bytes_moved=2**19), with_wide)
+    assert estimators.disagreement(replace(cell, bytes_moved=2**20), with_wide) is None
 
 
 @pytest.mark.parametrize(

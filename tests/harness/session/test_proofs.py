@@ -114,8 +114,8 @@ def test_an_engine_s_version_its_files_and_what_they_import_are_part_of_the_key(
     for text, helping, version in [("", "", "1"), ("x = 1", "", "1"), ("x = 1", "y = 1", "1"), ("x = 1", "y = 1", "2")]:
         file.write_text(f"from vllm import helper\n{text}")
         helper.write_text(helping)
-        monkeypatch.setattr(proofs, "versions", lambda needs, version=version: {"vllm": version})
-        keys |= set(proofs.keys_of(proofs.code_of([wrapped], catalog), factory.gpu_environment(), 0).values())
+        environment = factory.gpu_environment(packages={"vllm": version})
+        keys |= set(proofs.keys_of(proofs.code_of([wrapped], catalog), environment, 0).values())
     assert len(keys) == 4
 
 
