@@ -5,8 +5,7 @@
 // request slots issue all loads of a row first, whether they will be needed or not, as far as the address is legal.
 //
 // ptxas moves loads as well; it leaves relaxed ones in order, so load_in_order stays where it is written. (So does
-// ld.volatile, but it goes past L1.) It is used where it was measured to be faster; step_epilogue takes 12 % longer
-// with it.
+// ld.volatile, but it goes past L1.) It is used where it was measured to be faster; it slows step_epilogue down.
 
 #pragma once
 

@@ -9,15 +9,13 @@ time; k_quant_gather.cu explains the arithmetic. The price is at most one idle u
 search. Tiles cut along the workspace instead can start in the middle of a block and end in another request, and then
 every token needs its own address.
 
-On an H200 both come close to the copy bound where chunks are large, less so where many short requests share a chunk.
-Tried at 128K tokens of 1024 requests:
+Both come close to the copy bound where chunks are large, less so where many short requests share a chunk; nearly all
+stalls are for loads from global memory then. Tried at 128K tokens of 1024 requests and not used, on an H200:
 
-    CUDA C++   guess the request by interpolation    6 % faster with one warp, 3 % slower at 128 requests
-               stores that evict first               5 % faster
-               units of 8 KB                         15 % slower
-    Triton     64 or 256 lanes, 2 or 8 warps         2 to 5 % slower
-
-Nsight Compute, at that point: in both, at least four fifths of the stalls are for loads from global memory.
+    CUDA C++   guess the request by interpolation    faster with one warp, slower at 128 requests
+               stores that evict first               faster, as nothing reads the workspace in a benchmark
+               units of 8 KB                         slower
+    Triton     64 or 256 lanes, 2 or 8 warps         slower
 """
 
 from __future__ import annotations

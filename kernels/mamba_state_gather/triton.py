@@ -1,11 +1,10 @@
 """mamba_state_gather in one launch per step, where the chain takes four per layer. One lane per slot, two loads deep.
 
-On an H200 Triton and CUDA C++ take the same time within a few percent, about a fifth more than the copy bound. Changes
-that did not help (B = 128, 40 layers):
+Changes that did not help (B = 128, 40 layers, on an H200):
 
-    one load deep                                         8 % slower in Triton, equal in CUDA C++
-    a request's slots spread over 32 or 128 threads       5 to 8 % slower
-    Triton tiles of 32 x 1 and 128 x 4                    1 to 2 % slower
+    one load deep                                         slower in Triton, equal in CUDA C++
+    a request's slots spread over 32 or 128 threads       slower
+    Triton tiles of 32 x 1 and 128 x 4                    slower
 
 mamba_state_gather.cu has the versions that were tried.
 """
