@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from harness.contract import HOST, Operator, Point
+from harness.contract import Operator, Point
 
 #: Limit of compiled versions: sizes 0 and 1, branches and host constants each get one, more than Dynamo's default of 8.
 #: Past it Dynamo would silently run the eager operators, which must not be timed as compiled code; so it must raise.
@@ -79,7 +79,7 @@ def _placed(tensors: Any, device: torch.device) -> Any:
         **{
             field.name: _view(value, device)
             for field in dataclasses.fields(tensors)
-            if isinstance(value := getattr(tensors, field.name), torch.Tensor) and field.metadata != HOST
+            if isinstance(value := getattr(tensors, field.name), torch.Tensor) and not field.metadata.get("host")
         },
     )
 

@@ -5,6 +5,7 @@ has verified it before, the one that counts its launches has not.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,12 @@ def test_the_code_of_a_point_does_not_depend_on_what_ran_before(variant, recorde
                 codes_at(recorder, operator, variant, point, edit)
     assert [codes_at(recorder, operator, variant, point) for point in reversed(points)] == fresh[::-1]
     assert len(recorder.compiled) >= compilations
+
+
+@pytest.mark.parametrize(("name", "axes"), [("seq_lens_update", {}), ("step_inputs", {"memory": "uva"})])
+def test_an_example_leaves_host_tensors_on_the_host(name, axes):
+    operator = CATALOG.operators[name]
+    inputs = torch_compile._placed(operator.make_inputs(operator.complete(axes), 0), torch.device("meta"))
+    tensors = {f: value for f in fields(inputs) if isinstance(value := getattr(inputs, f.name), torch.Tensor)}
+    assert {value.device.type for field, value in tensors.items() if field.metadata.get("host")} == {"cpu"}
+    assert {value.device.type for field, value in tensors.items() if not field.metadata.get("host")} == {"meta"}
