@@ -39,7 +39,9 @@ def compiled(
     setup:    (point, x, out, chain) -> launch; the launch must run the chain it was given.
     examples: points of ``operator`` to compile for, in this order, before the function is returned. The first is
               general: no two sizes are equal and none is 0 or 1. The others cover what is compiled separately anyway,
-              such as rows with and without space between them.
+              such as rows with and without space between them. All but those of one request are as large as a large
+              step: Inductor times two tilings of each kernel in its first call and keeps the faster for all sizes.
+              At a small one that is a toss-up, and the loser can take several times as long at a large one.
 
     Raises what Dynamo raises, also in a later call if more than RECOMPILE_LIMIT versions are needed.
     """
