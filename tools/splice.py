@@ -47,8 +47,8 @@ from harness.records.decode_loop import Loop
 from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
 from harness.records.endings import ending
 from harness.records.file import read_run
-from harness.records.profile import PROFILE, Profile, read_document
-from harness.records.schema import Cell, RecordError, Run, Status
+from harness.records.profile import PROFILE, Profile, Session, read_document
+from harness.records.schema import Cell, Header, RecordError, Run, Status
 from harness.report.across_gpus import summary_table
 from harness.report.decode_loop import interval_text, loop_tables, percent_text
 from harness.report.escape import as_code, as_text
@@ -258,25 +258,25 @@ def kernel_files() -> dict[str, dict[str, str]]:
     return files
 
 
-def changed_since(run: Run, variant_id: str) -> bool | None:
-    """Whether a kernel's code is another one than that of the record; None for a variant that is not a kernel."""
+def changed_since(sources: dict[str, str], variant_id: str) -> bool | None:
+    """Whether a kernel's code is another one than that of a record; None for a variant that is not a kernel."""
     files = kernel_files().get(variant_id)
-    return files and any(run.header.sources.get(name) != now for name, now in files.items())
+    return files and any(sources.get(name) != now for name, now in files.items())
 
 
-def stale(shown: Iterable[tuple[Run, str]]) -> list[str]:
+def stale(shown: Iterable[tuple[Header | Session, str]]) -> list[str]:
     """A line for each GPU below times of kernels whose code has changed since; nothing where none has.
 
-    shown: (run, variant id).
+    shown: (of the record or the profile, variant id).
     """
-    by_gpu: dict[str, list[tuple[Run, str]]] = {}
-    for run, name in shown:
-        by_gpu.setdefault(_short(run), []).append((run, name))
+    by_gpu: dict[str, list[tuple[Header | Session, str]]] = {}
+    for header, name in shown:
+        by_gpu.setdefault(_short(header), []).append((header, name))
     lines = []
     for gpu, of_gpu in by_gpu.items():
-        records, kernels = {run.path for run, _ in of_gpu}, {}
-        for run, name in of_gpu:
-            if (changed := changed_since(run, name)) is not None:
+        records, kernels = {header.name for header, _ in of_gpu}, {}
+        for header, name in of_gpu:
+            if (changed := changed_since(header.sources, name)) is not None:
                 kernels[name] = kernels.get(name, False) or changed
         if names := [as_code(name) for name, changed in kernels.items() if changed]:
             verb, these = "has" if len(names) == 1 else "have", "this record" if len(records) == 1 else "these records"
@@ -287,16 +287,16 @@ def stale(shown: Iterable[tuple[Run, str]]) -> list[str]:
     return lines
 
 
-def _short(run: Run) -> str:
+def _short(header: Header | Session) -> str:
     """The GPU without its vendor and memory, such as H100."""
-    return run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]
+    return header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]
 
 
-def timed_in(*runs: Run) -> Iterator[tuple[Run, str]]:
-    """(run, variant id) of what the runs hold times of; of decode loops all variants of their stacks."""
+def timed_in(*runs: Run) -> Iterator[tuple[Header, str]]:
+    """(header, variant id) of what the runs hold times of; of decode loops all variants of their stacks."""
     for run in runs:
         timed = run.header.variants if run.loops else (cell.variant_id for cell in run.in_order if cell.metrics)
-        yield from ((run, name) for name in dict.fromkeys(timed))
+        yield from ((run.header, name) for name in dict.fromkeys(timed))
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def headline() -> list[str]:
         microseconds = [significant(times[name]) for name in (before, fused)]
         row = [f"`{operator}`", f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)]
         rows.append(row)
-        shown += [(run, cells[name].variant_id) for name in (before, fused)]
+        shown += [(run.header, cells[name].variant_id) for name in (before, fused)]
     return [*markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows), *stale(shown)]
 
 
@@ -359,9 +359,9 @@ def summary(gpu: str = GPU) -> list[str]:
         first, *others = row_of(run, cells, [before, *shown], with_ratio=False)
         label = f"{UPSTREAM.get(before, before)}: " if before in cells else ""
         rows.append([f"`{operator}`", label + first, *others])
-        timed += [(run, cells[name].variant_id) for name in (before, *shown) if name in cells]
+        timed += [(run.header, cells[name].variant_id) for name in (before, *shown) if name in cells]
     run = record(f"{gpu}/upstream")
-    records = ", ".join(f"`{name}`" for name in dict.fromkeys(one.header.name for one, _ in timed))
+    records = ", ".join(f"`{name}`" for name in dict.fromkeys(one.name for one, _ in timed))
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
     head = ["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"]
     return [*markdown_table(head, rows), "", note, *stale(timed)]
@@ -412,7 +412,7 @@ def loop_overview() -> list[str]:
     rows = []
     for name, what in LOOPS.items():
         run = record(name)
-        gpu = _short(run)
+        gpu = _short(run.header)
         largest = max(loop.axes["concurrency"] for loop in run.loops)
         for loops in sorted(loops_by_point(run).values(), key=_most_drafts_then_sync):
             axes, after = loops[0].axes, loops[-1]
@@ -459,14 +459,14 @@ def generations() -> list[str]:
     operators = [name for name, of_records in SUMMARY.items() if "whole_step" not in of_records]
     rows, shown = [], []
     for run in runs:
-        row = [_short(run)]
+        row = [_short(run.header)]
         for operator in operators:
             points = by_point(run, operator)
             large = (cells for label, cells in points.items() if label.startswith("batch_size=128"))
             times = _fastest_kinds(run, points.get(SUMMARY_POINT) or next(large, {}))
             row.append(f"{significant(times['PyTorch'])} → {significant(times['fused'])}" if times else "–")
         rows.append(row)
-        shown += [(run, name) for run, name in timed_in(run) if name.partition("/")[0] in operators]
+        shown += [timed for timed in timed_in(run) if timed[1].partition("/")[0] in operators]
     return [*markdown_table(["", *(f"`{name}`" for name in operators)], rows), *stale(shown)]
 
 
@@ -608,7 +608,7 @@ def placements() -> list[str]:
         numbers = map(significant, (gpu.median, min(medians), max(medians)))
         if name not in rows:
             rows[name] = [name, *numbers, f"{between:.1f}", f"{within:.1f}"]
-            shown.append((run, cell.variant_id))
+            shown.append((run.header, cell.variant_id))
     head = ["variant", "gpu_us", "fastest set", "slowest set", "between sets, %", "on one set, %"]
     versions = gpu_and_versions(record(f"{GPU}/full"))
     return [*markdown_table(head, list(rows.values())), "", f"{versions}.", *stale(shown)]
@@ -796,6 +796,7 @@ def profile(tool: str) -> list[str]:
         "",
         *(f"{as_text(line)}  " for line in summary_of(found)),
         where,
+        *stale((found.session, f"{cell.operator}/{cell.variant}") for cell in found.session.cells),
     ]
 
 

@@ -39,6 +39,7 @@ from harness.report.console import print_tables
 from harness.report.profile import profile_tables, summary
 from harness.report.table import markdown
 from harness.session.interrupt import end_groups
+from harness.session.sources import source_hashes
 from harness.wording import counted, did_you_mean
 
 #: Calls of a cell in each phase. Nsight Compute repeats every kernel itself, and a second call tells nothing new.
@@ -70,7 +71,7 @@ class Request:
     """A profile to make.
 
     tool:   "nsys", "ncu", "torch" or "none".
-    choice: the flags that choose the cells, for a command of the same ones.
+    choice: the flags that choose the cells, for a command of the same ones. variant_files: of --variants.
     out:    its folder.
     given:  --nsys or --ncu.
     """
@@ -79,6 +80,7 @@ class Request:
     name: str
     config: str
     choice: Sequence[str]
+    variant_files: Sequence[str]
     items: Sequence[Cells]
     catalog: Catalog
     device: str
@@ -112,7 +114,20 @@ def request_of(
     given = {"nsys": options.nsys, "ncu": options.ncu}.get(tool)
     phases = tuple(phase for phase in PHASES if phase in wanted)
     return Request(
-        tool, name, options.config, choice, items, catalog, device, seed, calls, phases, out, options.no_plots, given
+        tool,
+        name,
+        options.config,
+        choice,
+        options.variants,
+        items,
+        catalog,
+        device,
+        seed,
+        calls,
+        phases,
+        out,
+        options.no_plots,
+        given,
     )
 
 
@@ -128,7 +143,10 @@ def run_workload(console: Console, request: Request, trace: Path | None) -> int:
         key, reason = next(iter({**workload.failed, **workload.left_out}.items()))
         raise ProfileError(f"no cell can be profiled; {key}: {reason}")
     wall_us = workload.run(request.calls) if trace is None else run_traced(workload, request.calls, trace)
-    session = session_of(workload, request.name, command_line(), request.seed, request.calls, request.device, wall_us)
+    sources = source_hashes(request.items, request.catalog, request.variant_files)
+    session = session_of(
+        workload, request.name, command_line(), request.seed, request.calls, request.device, sources, wall_us
+    )
     request.out.mkdir(parents=True, exist_ok=True)
     write_document(session, request.out / SESSION)
     times = counted(request.calls, "call")

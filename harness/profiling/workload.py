@@ -220,7 +220,14 @@ def run_traced(workload: Workload, calls: int, path: Path) -> float:
 
 
 def session_of(
-    workload: Workload, name: str, command: str, seed: int, calls: int, device: str, wall_us: float
+    workload: Workload,
+    name: str,
+    command: str,
+    seed: int,
+    calls: int,
+    device: str,
+    sources: dict[str, str],
+    wall_us: float,
 ) -> Session:
     """What ran."""
     listened = "a tool listens" if is_listened_to() else "no tool listens"
@@ -232,6 +239,7 @@ def session_of(
         seed=seed,
         calls=calls,
         environment=describe(device),
+        sources=sources,
         cells=workload.cells,
         left_out=workload.left_out,
         failed=workload.failed,

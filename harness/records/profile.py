@@ -39,6 +39,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run of the cells for a profiler.
 
     calls:    how often each cell ran in each phase.
+    sources:  as in the header of a record.
     left_out: key -> why the cell does not run here. failed: key -> why it should have, but could not.
     nvtx:     version of the nvtx package, and whether a tool listened to it.
     wall_us:  host time of the profiled part, ranges and all, by the process's own clock.
@@ -51,6 +52,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     calls: int
     environment: Environment
+    sources: dict[str, str] = {}
     cells: list[ProfiledCell]
     left_out: dict[str, str] = {}
     failed: dict[str, str] = {}
