@@ -73,7 +73,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 #: One group and several, with and without context parallelism, which Inductor compiles separately.
-_STEP = {"batch_size": 240, "max_model_len": 4000, "decode_len": "ragged", "max_num_batched_tokens": 3000}
+_STEP = {"batch_size": 24, "max_model_len": 4000, "decode_len": "ragged", "max_num_batched_tokens": 300}
 _EXAMPLES = (
     _STEP,
     _STEP | {"cp_size": 2, "num_groups": 2},

@@ -95,11 +95,11 @@ def merged_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 #: Points that compiled_chain is compiled for: a table with and without space between its rows, several padding tokens
 #: and one, indices, one request, one token.
 _EXAMPLES = (
-    {"batch_size": 240, "table_padding": 3},
-    {"batch_size": 240},
-    {"batch_size": 240, "token_padding": 5},
-    {"batch_size": 240, "token_padding": 1},
-    {"batch_size": 240, "indices": "yes", "token_padding": 5},
+    {"batch_size": 24, "table_padding": 3},
+    {"batch_size": 24},
+    {"batch_size": 24, "token_padding": 5},
+    {"batch_size": 24, "token_padding": 1},
+    {"batch_size": 24, "indices": "yes", "token_padding": 5},
     {"batch_size": 1},
     {"batch_size": 1, "next_n": 1},
 )

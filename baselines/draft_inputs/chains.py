@@ -93,7 +93,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _PASSES[point.draft_pass][0](point, x, out)
 
 
-_STEP = {"batch_size": 240, "max_num_seqs": 400, "next_n": 6, "decode_len": "ragged", "max_num_batched_tokens": 3000}
+_STEP = {"batch_size": 24, "max_num_seqs": 40, "next_n": 6, "decode_len": "ragged", "max_num_batched_tokens": 300}
 
 
 @variant("draft_inputs", requires=COMPILER, waives="no_alloc")

@@ -56,7 +56,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, x, out)
 
 
-_STEP = {"batch_size": 240, "max_model_len": 4000, "max_num_seqs": 400}
+_STEP = {"batch_size": 24, "max_model_len": 4000, "max_num_seqs": 40}
 _EXAMPLES = (
     _STEP,
     _STEP | {"padding": 0.2},

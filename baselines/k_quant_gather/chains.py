@@ -99,9 +99,9 @@ def exact_length(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: A general chunk first; then a table without space between its rows and one request, which are compiled separately.
 _EXAMPLES = (
-    {"batch_size": 12, "chunk_tokens": 130000, "table_padding": 3},
-    {"batch_size": 12, "chunk_tokens": 130000},
-    {"batch_size": 1, "chunk_tokens": 130000},
+    {"batch_size": 12, "chunk_tokens": 9000, "table_padding": 3},
+    {"batch_size": 12, "chunk_tokens": 9000},
+    {"batch_size": 1, "chunk_tokens": 9000},
 )
 
 

@@ -116,7 +116,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: A general batch first; then what is compiled separately: a table without space between its rows, with and without
 #: padding requests, and one request.
-_FULL, _PADDED = {"batch_size": 240}, {"batch_size": 240, "padding": 0.2}
+_FULL, _PADDED = {"batch_size": 24}, {"batch_size": 24, "padding": 0.2}
 _EXAMPLES_ALL = (_FULL | {"table_padding": 3}, _FULL, _PADDED, {"batch_size": 1})
 _EXAMPLES_WINDOW = tuple(example | {"cache_mode": mode} for mode in ("align", "none") for example in (_FULL, _PADDED))
 

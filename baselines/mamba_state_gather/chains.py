@@ -68,8 +68,8 @@ def hoisted_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: A general batch first; then a table without space between its rows and one request, which are compiled separately.
 _EXAMPLES = (
-    {"batch_size": 240, "table_padding": 3},
-    {"batch_size": 240},
+    {"batch_size": 24, "table_padding": 3},
+    {"batch_size": 24},
     {"batch_size": 1},
 )
 

@@ -94,14 +94,14 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: Points that compiled_chain is compiled for: general sizes, the other remainder, one or two tokens, one request.
 _EXAMPLES = (
-    {"batch_size": 240},
-    {"batch_size": 240, "remainder": "back"},
-    {"batch_size": 240, "next_n": 2},
-    {"batch_size": 240, "next_n": 1},
+    {"batch_size": 24},
+    {"batch_size": 24, "remainder": "back"},
+    {"batch_size": 24, "next_n": 2},
+    {"batch_size": 24, "next_n": 1},
     {"batch_size": 1},
     {"batch_size": 1, "next_n": 2},
 )
-_RUNS = ({"batch_size": 240, "indices": "yes"}, {"batch_size": 240, "indices": "yes", "remainder": "back"})
+_RUNS = ({"batch_size": 24, "indices": "yes"}, {"batch_size": 24, "indices": "yes", "remainder": "back"})
 
 
 @variant("paged_mqa_schedule", requires=COMPILER, waives="no_alloc")

@@ -62,7 +62,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, x, out)
 
 
-_STEP = {"batch_size": 240, "max_num_seqs": 400, "history_len": 300, "vocab_size": 500, "decode_len": "ragged"}
+_STEP = {"batch_size": 24, "max_num_seqs": 40, "history_len": 300, "vocab_size": 500, "decode_len": "ragged"}
 _EXAMPLES = (
     _STEP,
     _STEP | {"penalties": "on", "new_drafts": "yes"},

@@ -121,7 +121,7 @@ def blocking_copy(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: A general step first, then one request, which Inductor compiles separately (see compiled).
 _EXAMPLES = (
-    {"batch_size": 240, "num_prev_reqs": 310, "max_num_seqs": 1000},
+    {"batch_size": 24, "num_prev_reqs": 31, "max_num_seqs": 1000},
     {"batch_size": 1},
 )
 _BY_SLOT = tuple(example | {"state": "slots"} for example in _EXAMPLES)

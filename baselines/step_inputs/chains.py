@@ -74,8 +74,8 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 _STEP = {
-    "batch_size": 240,
-    "max_num_seqs": 400,
+    "batch_size": 24,
+    "max_num_seqs": 40,
     "next_n": 6,
     "decode_len": "ragged",
     "history_len": 300,

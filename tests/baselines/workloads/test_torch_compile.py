@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.runtime import benchmarking
 
 from baselines.workloads import torch_compile
 from harness.config.load import load
@@ -122,3 +123,22 @@ def test_an_example_leaves_host_tensors_on_the_host(name, axes):
     tensors = {f: value for f in fields(inputs) if isinstance(value := getattr(inputs, f.name), torch.Tensor)}
     assert {value.device.type for field, value in tensors.items() if field.metadata.get("host")} == {"cpu"}
     assert {value.device.type for field, value in tensors.items() if not field.metadata.get("host")} == {"meta"}
+
+
+def test_inductor_times_tilings_on_a_gpu_that_has_worked(monkeypatch):
+    done, clock = [], iter((0.0, 1.0, 1.05, 1.1, 2.0, 2.1))  # before and after each tiling
+
+    class Benchmarker:
+        def benchmark_gpu(self, tiling):
+            done.append(tiling)
+            return 0.5
+
+    benchmarker = Benchmarker()
+    monkeypatch.setattr(benchmarking, "benchmarker", benchmarker)
+    monkeypatch.setattr(torch_compile, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(torch_compile, "_work", lambda device: done.append("work"))
+    with suppress(KeyError), torch_compile._tuned_at_full_clock(torch.device("cuda")):
+        assert [benchmarker.benchmark_gpu(tiling) for tiling in ("a", "b", "c")] == [0.5] * 3
+        raise KeyError
+    benchmarker.benchmark_gpu("d")
+    assert done == ["work", "a", "b", "work", "c", "d"]
