@@ -46,7 +46,7 @@ import torch
 
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
-from baselines.workloads.decode_batch import accepted_drafts, int32, query_lens
+from baselines.workloads.decode_batch import accepted_drafts, int32, num_query_tokens, query_lens
 from harness.contract import HOST, UVA, Axis, Expected, Operator, Point, Rule
 
 #: Contents of buffer rows that no request had. A sum with it is recognisable, and never a legal length.
@@ -194,8 +194,8 @@ def by_slot(point: Point) -> bool:
 
 def num_tokens(point: Point) -> int:
     """A: query tokens of the step."""
-    decodes = query_lens(point.decode_len, point.batch_size - point.prefills, point.max_decode_len)
-    return int(decodes.sum()) + point.prefills * point.prefill_len
+    decodes = num_query_tokens(point.decode_len, point.batch_size - point.prefills, point.max_decode_len)
+    return decodes + point.prefills * point.prefill_len
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:

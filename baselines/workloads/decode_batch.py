@@ -37,7 +37,7 @@ def max_tokens(point: Point) -> int:
     """
     if point.get("host_lens", "exact") == "stale":
         return (point.batch_size - num_padding_requests(point)) * point.max_decode_len
-    return int(_decode_lens(point).sum())
+    return num_query_tokens(*_pattern(point))
 
 
 def make_batch(point: Point, seed: int) -> Batch:
@@ -47,7 +47,7 @@ def make_batch(point: Point, seed: int) -> Batch:
     rng = np.random.default_rng(seed)
     real = point.batch_size - num_padding_requests(point)
     decode_lens = np.zeros(point.batch_size, dtype=np.int64)
-    decode_lens[:real] = rng.permutation(_decode_lens(point))
+    decode_lens[:real] = rng.permutation(query_lens(*_pattern(point)))
     longest_kv = point.max_model_len
     if "table_columns" in point:
         longest_kv = min(longest_kv, point.table_columns * point.block_size)
@@ -82,9 +82,10 @@ def table_bytes(point: Point) -> int:
     return 4 * point.batch_size * (point.table_columns + point.table_padding)
 
 
-def _decode_lens(point: Point) -> np.ndarray:
+def _pattern(point: Point) -> tuple[str, int, int]:
+    """Arguments of query_lens."""
     real = point.batch_size - num_padding_requests(point)
-    return query_lens(point.get("decode_len", "uniform"), real, point.max_decode_len)
+    return point.get("decode_len", "uniform"), real, point.max_decode_len
 
 
 def query_lens(pattern: str, count: int, top: int) -> np.ndarray:
@@ -95,9 +96,23 @@ def query_lens(pattern: str, count: int, top: int) -> np.ndarray:
     if pattern == "ragged":
         return top - np.arange(count) % top
     lengths = np.full(count, top)
-    if pattern == "mixed" and count > 1:
-        lengths[count - max(count // 10, 1) :] = 1
+    if ones := _single_tokens(pattern, count):
+        lengths[-ones:] = 1
     return lengths
+
+
+def num_query_tokens(pattern: str, count: int, top: int) -> int:
+    """The sum of query_lens, without making them."""
+    if pattern == "ragged":
+        cycles, rest = divmod(count, top)
+        return cycles * top * (top + 1) // 2 + rest * top - rest * (rest - 1) // 2
+    ones = _single_tokens(pattern, count)
+    return (count - ones) * top + ones
+
+
+def _single_tokens(pattern: str, count: int) -> int:
+    """Requests of one token among longer ones."""
+    return max(count // 10, 1) if pattern == "mixed" and count > 1 else 0
 
 
 def accepted_drafts(rng: np.random.Generator, acceptance: float, count: int, drafts: int) -> np.ndarray:

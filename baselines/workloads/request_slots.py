@@ -18,7 +18,7 @@ import torch
 
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
-from baselines.workloads.decode_batch import int32, query_lens
+from baselines.workloads.decode_batch import int32, num_query_tokens, query_lens
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Point, Rule
 
@@ -175,13 +175,18 @@ def num_real(point: Point) -> int:
 
 def decode_lens(point: Point) -> np.ndarray:
     """Query tokens of the decodes in no particular order; max_decode_len occurs if there is a decode."""
+    return query_lens(*_pattern(point))
+
+
+def _pattern(point: Point) -> tuple[str, int, int]:
+    """Arguments of query_lens."""
     decodes = num_real(point) - point.get("prefills", 0)
-    return query_lens(point.get("decode_len", "uniform"), decodes, point.max_decode_len)
+    return point.get("decode_len", "uniform"), decodes, point.max_decode_len
 
 
 def num_tokens(point: Point) -> int:
     """A: query tokens of the step."""
-    return int(decode_lens(point).sum()) + point.get("prefills", 0) * _chunk(point)
+    return num_query_tokens(*_pattern(point)) + point.get("prefills", 0) * _chunk(point)
 
 
 def longest_row(point: Point) -> int:
