@@ -44,10 +44,6 @@ def _command(name: str, runs: str, help: str, *examples: str) -> Callable[[Calla
     return mark
 
 
-#: Flags of earlier versions -> what they are called now.
-RENAMED = {"--floor-us": "--min-change-us", "--figure": "--metric", "--no-capacity": "--no-array"}
-
-
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other error; argparse prints the whole usage before it."""
@@ -331,14 +327,13 @@ def _add_by(command: argparse.ArgumentParser) -> None:
 @_command(
     "export",
     "commands:export_command",
-    "a table for pandas: a row per metric and cell",
-    "export results/mtp3 --csv > cells.csv",
+    "CSV for pandas: a row per metric and cell",
+    "export results/mtp3 > cells.csv",
 )
 def _export_options(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "runs", nargs="+", metavar="RUN", help="records, folders of runs, or folders of several records"
     )
-    export.add_argument("--csv", action="store_true", required=True, help="as CSV, the only format")
     export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes (default: stdout)")
 
 
@@ -550,8 +545,6 @@ def _run(arguments: list[str]) -> int:
     options.began = began
     if unknown:
         top.prog = f"bench.py {options.command}"  # whose help has the flags
-        if old := next((flag for word in unknown if (flag := word.partition("=")[0]) in RENAMED), None):
-            top.error(f"{old} is called {RENAMED[old]} now")
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
     from harness.session.interrupt import exit_on_interrupt, signals_interrupt
 

@@ -24,9 +24,9 @@ from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 from harness.compile_time import compile_time
 from harness.cuda_graph import checked
 from harness.dependencies import headers, include_path
+from harness.import_by_content import ROOT
 from harness.launch import packed
 
-ROOT = Path(__file__).parent.parent
 #: Ampere, Ada, Hopper, datacentre Blackwell (B200, B300), workstation Blackwell.
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 #: Environment variable that switches the cache on disk off.

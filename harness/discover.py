@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from baselines.workloads.engine_state import LoopBinding
 from harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
-from harness.import_by_content import ContentLoader
+from harness.import_by_content import ROOT, ContentLoader
 from harness.packages import is_there
 from harness.records.schema import Code, Reason
 from harness.wording import did_you_mean, first_line
@@ -29,7 +29,6 @@ from harness.wording import did_you_mean, first_line
 if TYPE_CHECKING:
     from harness.config.work_items import Cells
 
-ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
 #: Variants that wrap the kernels of a package, for any operator.
 UPSTREAM = "upstream"

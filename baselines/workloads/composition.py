@@ -23,6 +23,8 @@ Setup = Callable[[Point, Any, Any], Callable[[], Any]]
 
 
 def in_sequence(*launches: Callable[[], Any]) -> Callable[[], None]:
+    """One launch of all of them in this order."""
+
     def launch() -> None:
         for part in launches:
             part()

@@ -228,7 +228,9 @@ class Comparison:
 
     @property
     def undecided(self) -> list[CellComparison]:
-        """Gating cells that more processes could still decide: unsure, or blind to a slow-down of ``detect``."""
+        """Gating cells that more processes could still decide: they do not fail, but a slow-down of ``detect`` could be
+        missed.
+        """
         return [cell for cell in self.gating_cells if not cell.fails and cell.power < POWER]
 
     @property
@@ -707,9 +709,9 @@ def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summ
 
 
 def _process_means(medians: Sequence[Sequence[float]], result: Comparison) -> np.ndarray:
-    """The geometric mean of each process over the cells that all processes timed; paired, of those that all cells have.
+    """The geometric mean of each process over the cells that all processes timed; of rounds, those that all cells have.
 
     medians: of one side, of each cell.
     """
-    count = (max if result.pair is None else min)(map(len, medians))
+    count = (max if result.unit == "process" else min)(map(len, medians))
     return np.exp(np.mean([np.log(values[:count]) for values in medians if len(values) >= count], axis=0))

@@ -17,8 +17,7 @@ from typing import Literal
 import numpy as np
 import scipy  # loads scipy.special, which takes long, where it is first used
 
-from harness.analysis import stats
-from harness.analysis.itl_tpot import ServingModel
+from harness.analysis import itl_tpot, stats
 from harness.analysis.stats import CONFIDENCE, Interval
 from harness.records.decode_loop import Loop, LoopBlock
 from harness.records.schema import Run, Status
@@ -162,7 +161,7 @@ def cost_metric(loop: Loop) -> str:
     """
     if loop.axes.get("graph") == "full":
         return "gpu_us"
-    return ServingModel(model_step_us=1, acceptance=0, scheduling=loop.axes["scheduling"]).cost_metric
+    return itl_tpot.cost_metric(loop.axes["scheduling"])
 
 
 def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:

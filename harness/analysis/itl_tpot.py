@@ -56,7 +56,7 @@ class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def cost_metric(self) -> str:
         """The metric of a cell that delays a step."""
-        return "eager_us" if self.scheduling == "sync" else stats.QUEUED
+        return cost_metric(self.scheduling)
 
     def tokens_per_step(self, max_decode_len: int) -> float:
         """E, the expected output tokens of a request in one step with max_decode_len - 1 drafts."""
@@ -66,6 +66,11 @@ class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def itl_us(self, cost_us: float) -> float:
         return self.model_step_us + self.calls_per_step * cost_us
+
+
+def cost_metric(scheduling: str) -> str:
+    """The metric of a cell that delays a step under ``sync`` or ``async`` scheduling."""
+    return "eager_us" if scheduling == "sync" else stats.QUEUED
 
 
 @dataclass(frozen=True)

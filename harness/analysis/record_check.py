@@ -31,15 +31,14 @@ def _complete(run: Run) -> str | None:
         return "there is no cell in it; run a configuration of configs/"
     if twice := next((key for key, count in present.items() if count > 1), None):
         return f"{twice} is there more than once; record it again"
-    words = shlex.split(run.header.command)
-    if cut := next((flag for flag in ("--only", "--shard") if flag in words and not _merged(run, flag)), None):
-        return f"it was recorded with {cut}, so it is a part of the sweep; run the whole configuration"
-    return None
+    # The header of merged shards still has the first one's command.
+    cut = "--only" if "--only" in _flags(run) else "--shard" if run.header.shard else None
+    return f"it was recorded with {cut}, so it is a part of the sweep; run the whole configuration" if cut else None
 
 
-def _merged(run: Run, flag: str) -> bool:
-    """The header of merged shards still has the first one's command."""
-    return flag == "--shard" and run.header.shard is None
+def _flags(run: Run) -> set[str]:
+    """Of its command, without values."""
+    return {word.partition("=")[0] for word in shlex.split(run.header.command)}
 
 
 def _gpu(run: Run) -> str | None:
@@ -82,7 +81,7 @@ def _passed(run: Run) -> str | None:
 
 
 def _audited(run: Run) -> str | None:
-    if "--brief" in shlex.split(run.header.command):
+    if "--brief" in _flags(run):
         return "it was recorded with --brief, so it was not audited; record it in full"
     for line in (*run.cells, *run.loops):
         proofs = line.proofs if isinstance(line, Loop) else {line.variant_id: line.proof, line.key: line.audit}

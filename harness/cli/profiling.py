@@ -142,11 +142,12 @@ def run_workload(console: Console, request: Request, trace: Path | None) -> int:
     if not workload.cells:
         key, reason = next(iter({**workload.failed, **workload.left_out}.items()))
         raise ProfileError(f"no cell can be profiled; {key}: {reason}")
-    wall_us = workload.run(request.calls) if trace is None else run_traced(workload, request.calls, trace)
+    if trace is None:
+        workload.run(request.calls)
+    else:
+        run_traced(workload, request.calls, trace)
     sources = source_hashes(request.items, request.catalog, request.variant_files)
-    session = session_of(
-        workload, request.name, command_line(), request.seed, request.calls, request.device, sources, wall_us
-    )
+    session = session_of(workload, request.name, command_line(), request.seed, request.calls, request.device, sources)
     request.out.mkdir(parents=True, exist_ok=True)
     write_document(session, request.out / SESSION)
     times = counted(request.calls, "call")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from baselines.workloads.composition import in_sequence
 from baselines.workloads.engine_state import Consumed
 from harness.decode_loop.hashing import checksum, draw
 from harness.decode_loop.sampling import new_tokens, start_requests
@@ -138,11 +139,11 @@ class CudaDevice:
             span = [ctypes.c_longlong(first), ctypes.c_longlong(last), self._clock, ctypes.c_longlong(until)]
             launches.append(self._launcher(SOURCE, "stream_until", sms, 256, self._streamed, *span, self._sink))
         launches.append(self._launcher(SOURCE, "end_model", 1, 1, self._clock, self._ends))
-        return one_by_one(launches)
+        return in_sequence(*launches)
 
     def drafter(self, tables: Mapping[int, Consumed]) -> Callable[[], None]:
         """To be captured as well."""
-        return one_by_one([self._consumer(table, number, behind=1) for number, table in tables.items()])
+        return in_sequence(*(self._consumer(table, number, behind=1) for number, table in tables.items()))
 
     def _consumer(self, table: Consumed, number: int, behind: int = 0) -> Callable[[], None]:
         values = table.values
@@ -213,16 +214,6 @@ class CudaDevice:
     def counts(self) -> np.ndarray:
         """int32 [steps, R]."""
         return self._counts.copy()
-
-
-def one_by_one(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
-    """One launch of all of them in this order."""
-
-    def launch() -> None:
-        for step in launches:
-            step()
-
-    return launch
 
 
 class CpuDevice:

@@ -18,8 +18,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from baselines.workloads.composition import in_sequence
 from baselines.workloads.engine_state import Consumed
-from harness.decode_loop.device import Device, make_device, one_by_one
+from harness.decode_loop.device import Device, make_device
 from harness.decode_loop.diagnosis import first_difference
 from harness.decode_loop.expected import ExpectedBlock
 from harness.decode_loop.scheduler import CountError, Scheduler
@@ -115,10 +116,10 @@ class DecodeLoop:
         launch_model, drafter = self._device.model(read[False]), self._device.drafter(read[True])
         graphs, after = None, bound.after
         if self._settings.full_graph:
-            graphs = tuple(captured(one_by_one([*launches, launch_model])) for launches in bound.launches)
+            graphs = tuple(captured(in_sequence(*launches, launch_model)) for launches in bound.launches)
         if bound.drafted:
             if self._settings.full_graph:
-                after = tuple([captured(one_by_one([*launches, drafter]))] for launches in after)
+                after = tuple([captured(in_sequence(*launches, drafter))] for launches in after)
             else:
                 reads = captured(drafter)
                 after = tuple([*launches, reads] for launches in after)
@@ -148,7 +149,7 @@ class DecodeLoop:
         """
         restore(self._engine, self._blocks[-1].device)
         ready, device, samples = self._ready[stack], self._device, []
-        launch = one_by_one(ready.bound.launches[0])
+        launch = in_sequence(*ready.bound.launches[0])
         host_s = self._settings.host_step_us * 1e-6
         for _ in range(WAITED_SAMPLES):
             device.start_block()

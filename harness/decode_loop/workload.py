@@ -23,12 +23,6 @@ class Acceptance:
     thresholds: tuple[int, ...]
     lengths: tuple[int, ...] = ()
 
-    def tokens_per_step(self) -> float:
-        """The expected tokens of a step."""
-        if self.lengths:
-            return float(np.mean(self.lengths))
-        return float(1 + np.cumprod([t / 2**32 for t in self.thresholds]).sum())
-
 
 @dataclass(frozen=True)
 class Workload:

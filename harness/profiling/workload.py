@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -139,8 +138,8 @@ class Workload:
         calls: int,
         range_of: Callable[..., AbstractContextManager] = nvtx_range,
         recorded: Callable[[], AbstractContextManager] | None = None,
-    ) -> float:
-        """All cells in all phases, ``calls`` calls each. Returns the host's time for it, microseconds.
+    ) -> None:
+        """All cells in all phases, ``calls`` calls each.
 
         range_of: (name, phase, axes) -> a range that can be entered several times.
         recorded: makes the context in which a profiler records; by default the one for tools with a capture range.
@@ -161,7 +160,6 @@ class Workload:
             with recorded() if recorded else _capture_range(self._device):
                 # Made in here, so that names and categories are registered while the profiler records.
                 ranges = [(range_of(key, phase, axes), range_of(key, CALL), run) for key, phase, axes, run in work]
-                began = time.perf_counter()
                 for (key, *_), (around, call, run) in zip(work, ranges, strict=True):
                     try:
                         with around:
@@ -171,7 +169,6 @@ class Workload:
                                     wait()
                     except Exception as error:  # a variant may raise anything
                         self.failed[key] = first_line(error)
-                return (time.perf_counter() - began) * 1e6
         finally:
             gc.enable()
 
@@ -206,7 +203,7 @@ class _Annotations:
         self._open.pop().__exit__(*error)
 
 
-def run_traced(workload: Workload, calls: int, path: Path) -> float:
+def run_traced(workload: Workload, calls: int, path: Path) -> None:
     """``run`` under torch.profiler; its Chrome trace goes to ``path``. Raises OSError."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -214,9 +211,8 @@ def run_traced(workload: Workload, calls: int, path: Path) -> float:
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
     profiler = profile(activities=activities, acc_events=True)
-    wall_us = workload.run(calls, _Annotations, lambda: profiler)
+    workload.run(calls, _Annotations, lambda: profiler)
     profiler.export_chrome_trace(str(path))
-    return wall_us
 
 
 def session_of(
@@ -227,7 +223,6 @@ def session_of(
     calls: int,
     device: str,
     sources: dict[str, str],
-    wall_us: float,
 ) -> Session:
     """What ran."""
     listened = "a tool listens" if is_listened_to() else "no tool listens"
@@ -243,6 +238,5 @@ def session_of(
         cells=workload.cells,
         left_out=workload.left_out,
         failed=workload.failed,
-        wall_us=wall_us,
         nvtx=f"nvtx {version()}, {listened}",
     )

@@ -85,6 +85,7 @@ def _as_segment(run: Run, process: int) -> Segment:
         environment=header.environment,
         calibration=header.calibration,
         uncalibrated=header.uncalibrated,
+        seconds=header.seconds,
     )
 
 

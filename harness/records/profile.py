@@ -42,7 +42,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sources:  as in the header of a record.
     left_out: key -> why the cell does not run here. failed: key -> why it should have, but could not.
     nvtx:     version of the nvtx package, and whether a tool listened to it.
-    wall_us:  host time of the profiled part, ranges and all, by the process's own clock.
     """
 
     version: int
@@ -57,7 +56,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     left_out: dict[str, str] = {}
     failed: dict[str, str] = {}
     nvtx: str = ""
-    wall_us: Us = 0.0
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

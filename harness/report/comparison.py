@@ -176,7 +176,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def command(comparison: Comparison) -> str:
-    """The command that repeats this comparison, with paths that name no machine."""
+    """The command that repeats this comparison, at the usual rate of false alarms, with paths that name no machine."""
     rule, parts = comparison.rule, ["python", "bench.py", "compare"]
     parts += [shown_folder(runs) for _, runs in comparison.sides]
     if comparison.pair is not None:
@@ -404,7 +404,9 @@ def _blocks(comparison: Comparison, picture: str | None, sort: Sort) -> list[str
     everything = cells_table(comparison, "all", [*ordered(comparison.gating_cells, sort), *others])
     blocks += _details("What was compared", *compared)
     blocks += _details(f"All cells and metrics ({len(everything.rows)})", everything)
-    blocks += [explanation(comparison), as_code(command(comparison))]
+    usual = PRESETS["pr"].rate
+    stricter = f", which allows {usual * 100:g} % of false alarms" if comparison.rule.rate != usual else ""
+    blocks += [explanation(comparison), f"{as_code(command(comparison))}{stricter}"]
     return [block for block in blocks if block and (isinstance(block, str) or block.rows or block.kind == "all")]
 
 

@@ -40,9 +40,9 @@ def changed_cells(
     return [key for key in keys if not same["/".join(split_key(key)[:2])]]
 
 
-def controls(keys: Sequence[str], most: int = CONTROLS) -> list[str]:
-    """At most so many of the keys, from the first to the last."""
-    count = min(most, len(keys))
+def controls(keys: Sequence[str]) -> list[str]:
+    """At most CONTROLS of the keys, from the first to the last."""
+    count = min(CONTROLS, len(keys))
     return [keys[i * (len(keys) - 1) // max(count - 1, 1)] for i in range(count)]
 
 

@@ -16,11 +16,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from multiprocessing import forkserver
-from pathlib import Path
 
 from harness.addresses import fixed_addresses
+from harness.import_by_content import ROOT
 
-ROOT = Path(__file__).parents[2]
 #: Set by profilers, which follow a process that is spawned, and not one that is forked.
 PROFILED = ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 FORKS = not any(name in os.environ for name in PROFILED)

@@ -20,7 +20,7 @@ from harness.config.work_items import Cells, Checked, LoopItem, OfVariant, Rando
 from harness.records.decode_loop import Loop
 from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Status
 
-Role = Literal["evaluate", "audit"]
+Role = Literal["evaluate", "audit", "compare"]
 
 
 @dataclass(frozen=True)

@@ -337,7 +337,7 @@ class Session:
             if self._no_audit is not None:
                 raise RunError(self._no_audit)
             return
-        worker.restart()
+        worker.restart(compiles=self._ready is None)
         if worker is self._evaluator and self._ready is not None:
             self._process += 1
             yield segment(self._wait_until_ready(began), str(death), self._job.measure.cache, self._process)

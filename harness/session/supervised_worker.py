@@ -115,11 +115,12 @@ class SupervisedWorker:
         deaths = self._deaths.get(variant_id)
         return deaths if deaths is not None and deaths.excluded else None
 
-    def restart(self) -> None:
-        """Replace the process, which need not compile the CUDA sources again; then ``wait_until_up``."""
+    def restart(self, compiles: bool = False) -> None:
+        """Replace the process; then ``wait_until_up``. compiles: the CUDA sources, too, once more."""
         self._worker.close(wait_s=0)
         self._preparing = None
-        self._job = replace(self._job, compiled=())
+        if not compiles:
+            self._job = replace(self._job, compiled=())
         self._worker = self._start(self._job)
 
     def request_exit(self) -> None:

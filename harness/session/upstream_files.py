@@ -88,6 +88,10 @@ def _version(root: Path, package: str) -> str | None:
 
 
 def _from_wheel(wheel: Path, package: str, needs: Sequence[str], target: Path) -> Origin:
+    if "-" not in wheel.name:
+        raise ConfigError(
+            f"{printable(str(wheel))} has no version in its name; give it back the name it was released under"
+        )
     try:
         with zipfile.ZipFile(wheel) as archive:
             for name in _chosen(archive.namelist(), package, needs):

@@ -17,12 +17,12 @@ import torch
 from harness.addresses import has_fixed_addresses
 from harness.dependencies import file_hash
 from harness.git import git
+from harness.import_by_content import ROOT
 from harness.records.schema import Checkout, Environment
 
 if TYPE_CHECKING:
     from harness.timing.clocks import Clocks
 
-ROOT = Path(__file__).parents[2]
 #: Beginnings of the names of variables that change what Triton, torch.compile, LLVM and ptxas make. Where their caches
 #: and dumps lie changes nothing.
 COMPILER_VARIABLES = ("TRITON_", "TORCHINDUCTOR_", "TORCH_COMPILE", "LLVM_", "MLIR_", "PTXAS_", "DISABLE_PTXAS_")

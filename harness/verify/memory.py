@@ -23,6 +23,8 @@ ON_HOST, ON_DEVICE = 3, 2
 #: Sizes up to LARGE, of which two make a table of up to LARGE_TABLE elements, are no reason to estimate; for the
 #: estimate larger ones are halved until they are below SMALL.
 LARGE, LARGE_TABLE, SMALL = 2**18, 2**32, 2**12
+#: Of the container, if this process is in one.
+CGROUP = Path("/sys/fs/cgroup")
 #: Seconds to wait for another process that has most of the GPU's memory, and between two looks.
 MOST_LIMIT_S, MOST_POLL_S = 20.0, 0.01
 
@@ -32,9 +34,11 @@ def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
     if not (large := _large_sizes(point)):
         return None
     once = output_bytes(operator, point) + _input_bytes(operator, point, large)
-    needs = {_free_on_host(): ON_HOST, torch.cuda.mem_get_info()[0]: ON_DEVICE} if device == "cuda" else {}
-    needs = needs or {_free_on_host(): ON_HOST + ON_DEVICE}
-    short = [(copies * once, free) for free, copies in needs.items() if copies * once > free]
+    if device == "cuda":
+        needs = [(ON_HOST, _free_on_host()), (ON_DEVICE, torch.cuda.mem_get_info()[0])]
+    else:
+        needs = [(ON_HOST + ON_DEVICE, _free_on_host())]
+    short = [(copies * once, free) for copies, free in needs if copies * once > free]
     return Reason(code=Code.MEMORY, needed_bytes=short[0][0], free_bytes=short[0][1]) if short else None
 
 
@@ -90,7 +94,8 @@ def _free_on_host() -> int:
         if line.startswith("MemAvailable:"):
             free = 1024 * int(line.split()[1])
     try:
-        most, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
-        return min(free, most - used)
-    except (OSError, ValueError):  # no cgroup, or "max"
+        most, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        counts = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        return min(free, most - used + int(counts["inactive_file"]))  # files in the page cache give way
+    except (OSError, ValueError, KeyError):  # no cgroup, or "max"
         return free

@@ -37,9 +37,9 @@ FAULTS = {
         "17 planned cells missing, the first is": lambda run: replace(run, cells=run.cells[:1]),
         "the last line is incomplete": lambda run: replace(run, truncated=True),
         "is there more than once": lambda run: replace(run, cells=[*run.cells, run.cells[0]]),
-        "recorded with --only": lambda run: factory.with_header(run, command="python bench.py x.yaml --only 'a*'"),
+        "recorded with --only": lambda run: factory.with_header(run, command="python bench.py x.yaml --only='a*'"),
         "recorded with --shard": lambda run: factory.with_header(
-            run, command="bench.py x.yaml --shard 1/2", shard="1/2"
+            run, command="bench.py x.yaml --shard=1/2", shard="1/2"
         ),
         "there is no cell in it": lambda run: replace(factory.with_header(run, cells=()), cells=[]),
     },

@@ -620,7 +620,6 @@ def test_bad_usage_is_2(arguments, config):
         (["plot", "none"], "none"),
         (["plot", "."], "no record here"),
         (["plot", "tiny.yaml"], "tiny.yaml"),
-        *((["compare", "a", "b", old, "1"], f"{old} is called {new} now") for old, new in bench.RENAMED.items()),
         pytest.param(
             ["tiny.yaml", "--device", "cuda"],
             "--device cpu",

@@ -117,10 +117,12 @@ def test_an_interrupted_gate_keeps_its_files(suite, engine, monkeypatch):
         (("--upstream", "vllm", "--base", "none", "--checkout", "../engine"), "no revision of ../engine"),
         (("--upstream", "vllm", "--base", "../engine", "--head", ".."), "no file of vllm that a variant requires"),
         (("--upstream", "vllm", "--base", "base", "--checkout", "/"), "is not a git repository"),
+        (("--upstream", "vllm", "--base", "../vllm.whl", "--head", "../engine"), "has no version in its name"),
         (("--base", "base", "--checkout", "../engine"), "belongs to --upstream"),
     ],
 )
 def test_what_cannot_be_gated(arguments, message, suite, engine):
+    Path("../vllm.whl").touch()
     code, _, err = bench("tiny.yaml", *arguments, "--out", "../out")
     assert code == 2
     assert message in err

@@ -20,12 +20,13 @@ def piece(shard: str | None, sizes, seed=0, environment=None, **header) -> Run:
 
 def test_every_piece_keeps_its_calibration():
     pieces = [piece(f"{i}/3", [i, i + 3]) for i in (1, 2, 3)]
-    pieces[1] = factory.with_header(pieces[1], uncalibrated=("off by 80 ns",))
+    pieces[1] = factory.with_header(pieces[1], uncalibrated=("off by 80 ns",), seconds={"start": 2.5})
     merged = merge(pieces)
     assert [cell.key for cell in merged.cells] == [cell.key for part in pieces for cell in part.cells]
     calibration = {cell.key: part.header.calibration for part in pieces for cell in part.cells}
     assert all(merged.calibration_of(cell) == calibration[cell.key] for cell in merged.cells)
     assert merged.uncalibrated == ("off by 80 ns",)
+    assert [part.seconds for part in merged.segments] == [{"start": 2.5}, {}]
     assert merged.header.shard is None
 
 

@@ -379,6 +379,19 @@ def test_only_the_first_worker_compiles_sources():
     assert [job.compiled for job in workers.started["evaluate"]] == [(Path("b.cu"),), ()]
 
 
+def test_a_worker_that_dies_before_the_record_begins_leaves_the_sources_to_the_next():
+    def script(item):
+        yield Heartbeat(item.variant, "verify")
+        if item.variant == "b":
+            yield WorkerDied(KILLED)
+
+    workers = FakeWorkers(script)
+    job = Job("cpu", (), 0, Measure(), timed=True, compiled=(Path("b.cu"),))
+    with Session(job, workers) as session:
+        assert [checked.variant for checked in session.verify_first(items())] == ["b"]
+    assert [job.compiled for job in workers.started["evaluate"]] == [(Path("b.cu"),)] * 2
+
+
 def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_for_torch_compile(monkeypatch):
     happened = []
     for name in ("wait_until_up", "wait_until_ready"):

@@ -43,6 +43,16 @@ def test_the_estimate_is_near_the_size(name, monkeypatch):
     assert reason.needed_bytes == pytest.approx(5 * size, rel=0.1)
 
 
+def test_files_in_the_page_cache_of_a_container_count_as_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("4900\n")
+    (tmp_path / "memory.stat").write_text("anon 900\ninactive_file 3500\n")
+    assert memory._free_on_host() == 3600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory._free_on_host() > 5000
+
+
 def test_two_sizes_may_be_too_large_together():
     operator = discover_operators()["decode_flatten"]
     sizes = {"next_n": 1, "max_model_len": 200_000, "block_size": 1}

@@ -1,5 +1,7 @@
 """Random batches of `verify`: legal, repeatable, shrunk, and ended where time is up."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
@@ -123,3 +125,12 @@ def test_a_variant_that_raises_fails():
 
     last = check_random(NATIVE, variant_of(raises), DEVICE, 7, 25)[-1]
     assert (last.status, last.error) == ("failed", "ValueError")
+
+
+def test_an_error_of_the_operator_itself_is_not_hidden():
+    def redundant(point):
+        raise KeyError(point.batch_size)
+
+    operator = replace(NATIVE, redundant=redundant)
+    with pytest.raises(KeyError):
+        check_random(operator, CATALOG.find("decode_native", "flat_view"), DEVICE, 7, 10)
