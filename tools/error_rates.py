@@ -5,7 +5,7 @@ From each the tool draws sides of 3 to 8 processes a thousand times and compares
 head made slower; it does the same with made-up noise. Every rule sees the same samples:
 
     suite          this suite: harness/analysis/moderated.py, with the preset pr
-    before         this suite before: one process a side, bootstrap interval of the ratio of medians beyond 2 %, 0.1 us
+    bootstrap      one process a side, bootstrap interval of the ratio of medians beyond 2 %, 0.1 us
     mann_whitney   two-sided Mann-Whitney test at 0.05 over all samples of all processes
     criterion      as Criterion.rs: difference of means significant at 0.05, its 95 % interval beyond a noise of 1 %
     best_of_five   the best median of five processes, 5 % apart
@@ -217,7 +217,7 @@ def suite(base: Array, head: Array, band: float = 0.0) -> Outcome:
     return Outcome(found.slower & enough, found.faster & enough, np.where(fails.any(-1), 1, np.where(blind, 3, 0)))
 
 
-def before(base: Array, head: Array) -> Outcome:
+def bootstrap(base: Array, head: Array) -> Outcome:
     rng = np.random.default_rng(0)
     first, second = np.exp(base[:BOOTSTRAPPED, 0]), np.exp(head[:BOOTSTRAPPED, 0])
     medians = [np.median(first, axis=-1), np.median(second, axis=-1)]
@@ -280,7 +280,7 @@ def nvbench(base: Array, head: Array) -> Outcome:
 
 
 OTHERS = {
-    "before": before,
+    "bootstrap": bootstrap,
     "mann_whitney": mann_whitney,
     "criterion": criterion,
     "best_of_five": best_of_five,
@@ -302,7 +302,7 @@ def rates(corpus: Corpus, rule: str, processes: int, comparisons: int) -> dict[s
     def judged(base: Array, head: Array) -> Outcome:
         return suite(base, head, band=corpus.band) if rule == "suite" else OTHERS[rule](base, head)
 
-    limit = min(comparisons, BOOTSTRAPPED) if rule == "before" else comparisons
+    limit = min(comparisons, BOOTSTRAPPED) if rule == "bootstrap" else comparisons
     for rng, count in _chunks(limit):
         base, head = corpus.draw(rng, count, processes)
         unchanged = judged(base, head)
@@ -366,7 +366,7 @@ def _spread(source: Recorded) -> dict[str, float]:
 #: Rule -> its name in the plot, and its colour (Okabe and Ito).
 DRAWN = {
     "suite": ("this suite", "#0072B2"),
-    "before": ("one process a side (before)", "#E69F00"),
+    "bootstrap": ("bootstrap, one process a side", "#E69F00"),
     "mann_whitney": ("Mann-Whitney 0.05", "#CC79A7"),
     "criterion": ("as Criterion.rs", "#009E73"),
     "best_of_five": ("best of five, ±5 %", "#D55E00"),

@@ -681,7 +681,7 @@ ERROR_RATES = "error_rates.json"
 #: Rule of tools/error_rates.py -> what the documents call it.
 RULES = {
     "suite": "**this suite**",
-    "before": "bootstrap of one process a side, 2 % and 0.1 µs (this suite before)",
+    "bootstrap": "bootstrap of one process a side, 2 % and 0.1 µs",
     "mann_whitney": "Mann-Whitney at 0.05",
     "criterion": "as Criterion.rs",
     "best_of_five": "best of five, ±5 %",
