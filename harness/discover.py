@@ -245,7 +245,8 @@ def import_file(path: Path) -> ModuleType:
 
 def _import_error(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error.msg}{f' (line {error.lineno})' if error.lineno else ''}"
+        where = f" ({Path(error.filename).name}, line {error.lineno})" if error.filename and error.lineno else ""
+        return f"{type(error).__name__}: {error.msg}{where}"
     return first_line(error)
 
 

@@ -252,10 +252,12 @@ class Comparison:
         sentences = []
         if self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES:
             sentences.append(
-                f"{len(self.base)} + {len(self.head)} processes: with fewer than {MIN_PROCESSES} a side nothing can "
-                "fail or pass, because two processes of the same code differ; record more"
+                f"{len(self.base)} + {len(self.head)} processes: with fewer than {MIN_PROCESSES} a side no time "
+                "can be judged, because two processes of the same code differ; record more"
             )
-        elif self.gating_cells and self.power < POWER:
+        elif not self.gating_cells:
+            sentences.append("no cell was timed on both sides")
+        elif self.power < POWER:
             sentences.append(
                 f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with "
                 f"{self.power * 100:.1f} % probability, {POWER * 100:g} % are needed; record more processes"

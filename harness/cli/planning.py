@@ -17,13 +17,14 @@ from harness.config.load import ConfigError, Measure, Source, load, parse_overri
 from harness.config.loops import operators_of, plan_loops
 from harness.config.sweep import plan
 from harness.config.work_items import Cells, LoopItem
-from harness.discover import Catalog, DiscoveryError, discover, wrong_with
+from harness.discover import UPSTREAM, Catalog, DiscoveryError, discover, wrong_with
 from harness.lazy_torch import lazy_torch
 from harness.records.schema import RecordError
 from harness.report.console import warn
 from harness.session.import_probe import ImportProbe
 from harness.session.interrupt import exit_on_interrupt
 from harness.session.messages import Job
+from harness.wording import counted
 
 
 def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
@@ -70,10 +71,19 @@ def load_config(options: argparse.Namespace, config: str) -> Source:
 
 
 def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells] | list[LoopItem]:
-    """The points of a sweep, or decode loops. Raises ConfigError."""
+    """The points of a sweep, or decode loops. Raises ConfigError and DiscoveryError."""
+    _refuse_broken(source, catalog)
     if source.config.decode_loop is not None:
         return plan_loops(source, catalog, options.only)
     return plan(source, catalog.operators, catalog.variants, options.only)
+
+
+def _refuse_broken(source: Source, catalog: Catalog) -> None:
+    """A file of these operators that cannot be imported would leave out its variants. Raises DiscoveryError."""
+    for file, reason in catalog.broken.items():
+        folder, operator = Path(file).parts[:2]
+        if source.config.decode_loop is not None or folder == UPSTREAM or operator in source.config.operators:
+            raise DiscoveryError(f"{file} cannot be used: {reason}")
 
 
 def cells_of(items: Sequence[Cells] | Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
@@ -111,8 +121,13 @@ def cuda_sources(items: Sequence[Cells], catalog: Catalog) -> tuple[Path, ...]:
 
 
 def print_broken(catalog: Catalog) -> None:
+    """Files of operators that are not in the run, by what is wrong."""
+    by_reason: dict[str, list[str]] = {}
     for file, reason in catalog.broken.items():
-        warn(f"{file} is unavailable: {reason}")
+        by_reason.setdefault(reason, []).append(file)
+    for reason, (file, *others) in by_reason.items():
+        more = f" and {counted(len(others), 'more file')}" if others else ""
+        warn(f"{file}{more} cannot be used: {reason}")
 
 
 @contextmanager

@@ -92,10 +92,10 @@ FAULTS = {
     "raises": ("x = 1\n\nraise ValueError('boom')\n", "ValueError: boom (mine.py, line 3)"),
     "raises over several lines": ("raise ValueError('boom\\nbang')\n", "ValueError: boom"),
     "raises further down": ("def f():\n    raise KeyError('q')\n\nf()\n", "KeyError: 'q' (mine.py, line 2)"),
-    "syntax": ("x = 1\ndef f(:\n    pass\n", "SyntaxError: invalid syntax (line 2)"),
+    "syntax": ("x = 1\ndef f(:\n    pass\n", "SyntaxError: invalid syntax (mine.py, line 2)"),
     "indentation": (
         "def f():\n\tx = 1\n        y = 2\n",
-        "inconsistent use of tabs and spaces in indentation (line 3)",
+        "inconsistent use of tabs and spaces in indentation (mine.py, line 3)",
     ),
     "needs a module": (
         "import nowhere_to_be_found\n",
@@ -329,3 +329,18 @@ def test_availability_says_what_is_missing(monkeypatch, tmp_path):
     assert of_reason(unavailable(needing("nowhere.inner"), "cpu")) == "needs the Python module nowhere.inner"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert of_reason(unavailable(needing(COMPILER), "cpu")).startswith("needs a C++ compiler")
+
+
+def test_a_broken_file_of_an_operator_in_the_run_is_refused(tiny, tmp_path, capsys):
+    config = tmp_path / "tiny.yaml"
+    config.write_text("name: t\noperators: [tiny]\nsweep: [{}]\n")
+    tiny(
+        {
+            "baselines/tiny/operator.py": OPERATOR,
+            "kernels/tiny/triton.py": "def f(:\n",
+            "kernels/tiny/cuda.py": "1 / 0\n",
+        }
+    )
+    assert bench.main([str(config), "--plan", "--only", "tiny/triton*"]) == 2
+    said = "error: kernels/tiny/triton.py cannot be used: SyntaxError: invalid syntax (triton.py, line 1)\n"
+    assert capsys.readouterr().err == said
