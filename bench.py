@@ -49,25 +49,27 @@ class Parser(argparse.ArgumentParser):
         """One sentence, as for every other error; argparse prints the whole usage before it."""
         from harness.wording import printable
 
-        self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
+        self.exit(2, printable(f"error: {message}; see {self.prog} --help") + "\n")
 
 
 def parser() -> Parser:
     from harness import __version__
+    from harness.wording import program
 
+    me = " ".join(program())
     top = Parser(
-        prog="bench.py",
-        usage="python bench.py CONFIG.yaml [flags]\n       python bench.py COMMAND ...",
+        prog=me,
+        usage=f"{me} CONFIG.yaml [flags]\n       {me} COMMAND ...",
         description="Microbenchmarks of the metadata kernels of speculative decoding.",
-        epilog="python bench.py COMMAND --help shows examples and flags of a command.",
+        epilog=f"{me} COMMAND --help shows examples and flags of a command.",
         allow_abbrev=False,
     )
     top.add_argument(
         "--version", action="version", version=f"spec-decode-bench {__version__}", help="print the version"
     )
-    subparsers = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog="bench.py")
+    subparsers = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog=me)
     for name, command in COMMANDS.items():
-        examples = [f"  python bench.py {arguments}" for arguments in command.examples]
+        examples = [f"  {me} {arguments}" for arguments in command.examples]
         command.add_options(
             subparsers.add_parser(
                 name,
@@ -544,7 +546,7 @@ def _run(arguments: list[str]) -> int:
     options, unknown = top.parse_known_args(arguments)
     options.began = began
     if unknown:
-        top.prog = f"bench.py {options.command}"  # whose help has the flags
+        top.prog = f"{top.prog} {options.command}"  # whose help has the flags
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
     from harness.session.interrupt import exit_on_interrupt, signals_interrupt
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import sysconfig
 import traceback
 import unicodedata
@@ -18,6 +19,15 @@ _LIBRARIES = (
 _PROJECTS = {"vllm": "vLLM", "sglang": "SGLang", "deep_gemm": "DeepGEMM", "flash_mla": "FlashMLA"}
 #: Characters of an error's message that a record keeps.
 LONGEST_LINE = 500
+
+
+#: The command that `pip install .` adds.
+INSTALLED = "spec-decode-bench"
+
+
+def program() -> list[str]:
+    """The words that this program was called by: those of a clone, or the installed command."""
+    return [INSTALLED] if Path(sys.argv[0]).stem == INSTALLED else ["python", "bench.py"]
 
 
 def project(package: str) -> str:

@@ -46,6 +46,7 @@ from torch import Tensor
 from harness import interpreter
 from harness.contract import EdgeCase, Expected, Operator, Variant
 from harness.discover import Catalog, DiscoveryError, discover, unavailable
+from harness.records.endings import of_reason
 from harness.session.measure import ContextLost, check_context
 from harness.verify.equality import required
 from harness.wording import did_you_mean, first_line
@@ -127,7 +128,7 @@ def chosen(catalog: Catalog, patterns: list[str], device: str) -> dict[str, list
             continue
         reason = unavailable(variant, device)
         if reason:
-            print(f"{variant.id}: not run, {reason}", flush=True)
+            print(f"{variant.id}: not run, {of_reason(reason)}", flush=True)
         else:
             found.setdefault(variant.operator, []).append(variant)
     return found

@@ -451,25 +451,6 @@ def loop_overview() -> list[str]:
     return [*markdown_table(head, rows, 2), "", note, *stale(timed_in(*map(record, LOOPS)))]
 
 
-def generations() -> list[str]:
-    """A row for each GPU that ``full`` was recorded on: PyTorch operators beside the faster fused kernel, for operators
-    of the README at SUMMARY_POINT or their first point of 128 requests.
-    """
-    runs = _of_each_gpu("full")
-    operators = [name for name, of_records in SUMMARY.items() if "whole_step" not in of_records]
-    rows, shown = [], []
-    for run in runs:
-        row = [_short(run.header)]
-        for operator in operators:
-            points = by_point(run, operator)
-            large = (cells for label, cells in points.items() if label.startswith("batch_size=128"))
-            times = _fastest_kinds(run, points.get(SUMMARY_POINT) or next(large, {}))
-            row.append(f"{significant(times['PyTorch'])} → {significant(times['fused'])}" if times else "–")
-        rows.append(row)
-        shown += [timed for timed in timed_in(run) if timed[1].partition("/")[0] in operators]
-    return [*markdown_table(["", *(f"`{name}`" for name in operators)], rows), *stale(shown)]
-
-
 def _of_each_gpu(name: str) -> list[Run]:
     """The records of one configuration, GPU first."""
     paths = sorted((ROOT / REFERENCE).glob(f"*/{name}.jsonl"), key=lambda path: (path.parent.name != GPU, path))
@@ -874,7 +855,6 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
         for name in names.split()
     },
     "gpus": gpus,
-    "generations": generations,
     "runs": runs,
     "loop-runs": lambda: runs(LOOP_RECORDS),
     "agreement": agreement,

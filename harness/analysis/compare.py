@@ -260,7 +260,7 @@ class Comparison:
         elif self.power < POWER:
             sentences.append(
                 f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with "
-                f"{self.power * 100:.1f} % probability, {POWER * 100:g} % are needed; record more processes"
+                f"{math.floor(self.power * 100)} % probability, {POWER * 100:g} % are needed; record more processes"
             )
         if self.untimed:
             sentences.append(

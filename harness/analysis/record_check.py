@@ -23,7 +23,7 @@ def problems(run: Run) -> dict[str, str | None]:
 
 def _complete(run: Run) -> str | None:
     if run.truncated:
-        return f"the last line is incomplete; complete the run with --resume {run.path}"
+        return f"the last line is incomplete; complete the run with --resume {shlex.quote(run.path)}"
     if missing := run.missing:
         return f"{counted(len(missing), 'planned cell')} missing, the first is {missing[0]}; complete it with --resume"
     present = Counter(line.key for line in (*run.cells, *run.loops))

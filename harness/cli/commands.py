@@ -40,7 +40,7 @@ from harness.records.select import chosen, read_side, with_baseline
 from harness.report.console import make_console, print_to_stderr, warn
 from harness.session.interrupt import exit_on_interrupt
 from harness.session.worker import RunError
-from harness.wording import counted, did_you_mean, printable
+from harness.wording import counted, did_you_mean, printable, program
 
 
 def execute(runs: str, options: argparse.Namespace) -> int:
@@ -92,7 +92,7 @@ def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]
     """The command that verifies one point of this sweep, from its key and the seed of its inputs."""
     same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
     device = ["--device", options.device] if options.device != "auto" else []
-    words = ["python", "bench.py", "verify", options.config, *itertools.chain(*same), *device]
+    words = [*program(), "verify", options.config, *itertools.chain(*same), *device]
     return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 
@@ -138,8 +138,8 @@ def gate_command(options: argparse.Namespace) -> int:
             return OK
         comparison = gate.comparison()
     except KeyboardInterrupt:
-        text = f"interrupted: what is complete is kept in {gate.folder}; continue with gate --resume {gate.folder}"
-        print_to_stderr(text)
+        kept = f": what is complete is kept in {gate.folder}; continue with {gate.resume_command}"
+        print_to_stderr(f"interrupted{kept if gate.has_begun else ''}")
         return INTERRUPTED
     with writing_to(gate.folder):
         return publish(console, comparison, gate.folder, html=True, json=True)
@@ -163,7 +163,8 @@ def merge_command(options: argparse.Namespace) -> int:
     if lost := len(merged.missing):
         verb = "is" if lost == 1 else "are"
         warnings.append(
-            f"{counted(lost, 'planned cell')} {verb} in none of the shards; complete the run with --resume {path}"
+            f"{counted(lost, 'planned cell')} {verb} in none of the shards; complete the run with --resume "
+            f"{shlex.quote(str(path))}"
         )
     for warning in warnings:
         warn(warning)
@@ -237,7 +238,7 @@ def _chosen_runs(paths: Sequence[str], only: Sequence[str]) -> list[Run]:
     for run in runs:
         if lost := len(run.missing):
             planned = counted(len(run.header.cells), "planned cell")
-            warn(f"{run.path} lacks {lost} of {planned}; complete it with --resume {run.path}")
+            warn(f"{run.path} lacks {lost} of {planned}; complete it with --resume {shlex.quote(run.path)}")
     runs = [chosen(run, only) for run in runs]
     if only and not any(run.cells for run in runs):
         raise ConfigError(f"--only {' '.join(only)} matches no cell of these records")

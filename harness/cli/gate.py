@@ -20,6 +20,7 @@ import glob
 import itertools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,15 @@ class Gate:
     _held: _Process | None = None
     _running: list[_Process] = field(default_factory=list)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it can be resumed."""
+        return (self.folder / STATE).exists()
+
+    @property
+    def resume_command(self) -> str:
+        return f"gate --resume {shlex.quote(str(self.folder))}"
+
     def measure(self, minutes: float) -> bool:
         """Measure pairs until the comparison is sure, or the minutes are over. False where the revisions differ in
         nothing that a cell depends on, and nothing was measured. Raises ConfigError, RunError.
@@ -215,7 +225,7 @@ class Gate:
             if self._is_measured(pair):
                 continue
             if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
-                more = f"give more with gate --resume {self.folder} --minutes N"
+                more = f"give more with {self.resume_command} --minutes N"
                 self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
@@ -365,7 +375,7 @@ class Gate:
             raise RunError(
                 f"a process of {process.side}, {name}, ended with exit code {code} before it had all cells: "
                 f"{_error_in(process.log)}; its output is in {process.log}. Begin a new gate with other flags, or "
-                f"continue with gate --resume {self.folder} once the cause is fixed"
+                f"continue with {self.resume_command} once the cause is fixed"
             )
 
     def _say(self, text: str) -> None:
@@ -427,7 +437,8 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
     folder = options.out or new_folder(f"gate-{source.config.name}")
     if (folder / STATE).exists():
         raise RecordError(
-            f"{folder} holds a gate already; continue with gate --resume {folder}, or choose another --out"
+            f"{folder} holds a gate already; continue with gate --resume {shlex.quote(str(folder))}, or choose another "
+            "--out"
         )
     rule = replace(rule_of(options), only=())
     device, catalog = prepare(options)

@@ -40,7 +40,7 @@ from harness.report.profile import profile_tables, summary
 from harness.report.table import markdown
 from harness.session.interrupt import end_groups
 from harness.session.sources import source_hashes
-from harness.wording import counted, did_you_mean
+from harness.wording import counted, did_you_mean, program
 
 #: Calls of a cell in each phase. Nsight Compute repeats every kernel itself, and a second call tells nothing new.
 CALLS, CALLS_NCU = 10, 1
@@ -262,7 +262,7 @@ def _print_elsewhere(console: Console, request: Request) -> None:
     else:
         profile = ncu.profile_command("ncu", report, workload)
         export = f"{shlex.join(ncu.export_command('ncu', report.with_suffix('.ncu-rep')))} > {target}"
-    back = ["python", "bench.py", "profile", request.config, "--attribute", str(target), *request.choice]
+    back = [*program(), "profile", request.config, "--attribute", str(target), *request.choice]
     console.print(Text(f"where a GPU and {tools.NAMES[request.tool]} are, in a checkout of this suite:"))
     for line in (f"mkdir {folder}", shlex.join(profile), export):
         console.print(Text(f"    {line}"), soft_wrap=True)

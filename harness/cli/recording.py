@@ -49,7 +49,7 @@ from harness.session.resume import check_same_machine, check_same_sources
 from harness.session.session import Outcome, Progress, Session, header, segment, utc_now
 from harness.session.sources import source_hashes
 from harness.session.worker import RunError
-from harness.wording import counted
+from harness.wording import counted, program
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,13 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
         return exit_code(run)
     ended = "interrupted" if ending.interrupted else f"stopped: {ending.error}"
     present, cells = len(run.cells) + len(run.loops), "lines" if plan.loops else "cells"
-    kept = f"{present} of {len(run.header.cells)} {cells} are kept in {path}"
-    print_to_stderr(f"{ended}: {kept}; complete them with --resume {path}")
+    if run.missing:
+        kept = f"{present} of {len(run.header.cells)} {cells} are kept in {path}"
+        remedy = f"complete them with --resume {shlex.quote(str(path))}"
+    else:
+        kept = f"the record {path} is complete"
+        remedy = f"draw its plots with {shlex.join([*program(), 'plot', str(path.parent)])}"
+    print_to_stderr(f"{ended}: {kept}; {remedy}")
     return INTERRUPTED if ending.interrupted else BAD
 
 

@@ -255,7 +255,7 @@ def _nearest_file(path: Path) -> str:
     return (
         f"; did you mean {min(str(files[near[0]]), relpath(files[near[0]]), key=len)}?"
         if near
-        else "; see configs/ for examples"
+        else f"; configurations of this suite: {', '.join(sorted(file.stem for file in CONFIGS.glob('*.yaml')))}"
     )
 
 

@@ -73,7 +73,7 @@ def find(name: str, given: str | None = None) -> Tool:
         paths = [path for pattern in _FOLDERS[name] for path in sorted(glob.glob(f"{pattern}/{name}"), key=_natural)]
         path = next((path for path in reversed(paths) if os.access(path, os.X_OK)), None)
     if path is None:
-        hint = f", or name it with --{name} PATH" if name in PROFILERS else ""
+        hint = f", or name it with profile --{name} PATH" if name in PROFILERS else ""
         remedy = f"install it ({DOWNLOADS[name]}) or add it to PATH{hint}"
         return Tool(name, None, "", f"not found; {remedy}")
     return _examined(name, path)

@@ -49,7 +49,7 @@ class Writer:
                 else:
                     raise RecordError(
                         f"{path} already exists, and records are never overwritten{elsewhere}, "
-                        "or complete it with --resume"
+                        "or complete it with run --resume"
                     )
             except BaseException:
                 self._file.close()

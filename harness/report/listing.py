@@ -53,13 +53,9 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))
         console.print(Text(f"{counted(len(names), 'variant')} unavailable, {reason}: {unique}", style="dim"))
-    if limited := [v.name for v in catalog.variants if v.known_failures]:
-        console.print(
-            Text(
-                f"† {counted(len(limited), 'kernel')} of engines with known failures: {', '.join(limited)}",
-                style="dim",
-            )
-        )
+    if limited := [v.id for v in catalog.variants if v.known_failures]:
+        text = f"{counted(len(limited), 'kernel')} of engines with known failures: {', '.join(limited)}"
+        console.print(Text(text, style="dim"))
     console.print(Text("`list OPERATOR` shows its variants, axes, rules, edge cases and checks", style="dim"))
     _print_broken(console, catalog)
 

@@ -23,6 +23,8 @@ def check_same_sweep(run: Run, config: Config, keys: Sequence[str]) -> None:
         given["seed"] = seed
     changes = {change.respect: change for change in differences(run, given, "resume")}
     where = f"--resume {run.path}: it was recorded with"
+    if run.header.name != config.name:
+        raise ConfigError(f"--resume {run.path}: it is a record of {run.header.name}, not of {config.name}")
     if settings_changed := [change for respect, change in changes.items() if respect.startswith("config.")]:
         names = ", ".join(
             f"{change.respect.removeprefix('config.')} {change.ours} (now {change.theirs})"

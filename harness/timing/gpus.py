@@ -72,13 +72,13 @@ def choose_device(wanted: str) -> str:
     if wanted == "cpu":
         return "cpu"
     if version("torch").endswith("+cpu"):
-        missing = "torch is built for the CPU; install a CUDA build"
+        missing = "torch is built for the CPU; install a CUDA build,"
     elif not visible_gpus():
-        missing = "the driver shows no GPU"
+        missing = "the driver shows no GPU; make one visible,"
     else:
         return "cuda"
     if wanted == "cuda":
-        raise RuntimeError(f"--device cuda: {missing}, or use --device cpu")
+        raise RuntimeError(f"--device cuda: {missing} or use --device cpu")
     return "cpu"
 
 

@@ -325,7 +325,8 @@ class Fixture:
             raise Mismatch("return_value", message)
         for name, view in self.operator.views(self.point, self.outputs.view).items():
             if name not in returned:
-                raise Mismatch("return_value", f"launch() did not return {name!r}")
+                instead = ", ".join(map(repr, returned)) or "nothing"
+                raise Mismatch("return_value", f"launch() did not return {name!r}; it returned {instead}")
             got = returned[name]
             if type(got) is not Tensor:
                 raise Mismatch("return_value", f"{name} is a {type(got).__name__}, expected a torch.Tensor")
