@@ -408,6 +408,14 @@ def test_interrupted_while_it_verifies(suite, monkeypatch):
     assert bench("--resume", "../out")[0] == 0
 
 
+def test_interrupted_before_it_has_a_folder(suite, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gate, "checked_out", interrupt)
+    assert bench("tiny.yaml", "--base", "base", "--out", "../out")[::2] == (130, "interrupted")
+
+
 def test_an_interrupted_gate_goes_on(suite, monkeypatch):
     monkeypatch.setenv("GATE_INTERRUPT", "5")
     code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")

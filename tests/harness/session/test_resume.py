@@ -128,6 +128,7 @@ def test_a_run_killed_before_its_first_line_begins_anew(content, bench, tmp_path
         ),
         (["--only", "*/flat_view"], "it was recorded with other cells; give the same --only, --shard and --variants"),
         (["--seed", "6"], "it was recorded with seed 5, not 6; leave the seed out"),
+        (["--set", "name=other"], "it is a record of tiny, not of other"),
     ],
 )
 def test_another_sweep_is_refused(arguments, sentence, bench):
@@ -177,6 +178,16 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
     )
     assert err.endswith("complete it with --resume")
     assert keys() == KEYS[:1]
+
+
+def test_an_interrupt_while_plots_are_drawn_leaves_a_complete_record(bench, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.cli.recording.report", interrupt)
+    code, _, err, _ = bench("--out", "my runs")
+    said = "the record my runs/run.jsonl is complete; draw its plots with python bench.py plot 'my runs'"
+    assert (code, err) == (130, f"interrupted: {said}")
 
 
 def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
