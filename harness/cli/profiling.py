@@ -294,14 +294,17 @@ def _run(console: Console, command: Sequence[str], log: TextIO, page: TextIO | N
             output = written.read()
         if page is not None:
             output += Path(page.name).read_text(encoding="utf-8", errors="replace")
-        raise ToolFailed(f"{Path(command[0]).name} {_why(code, output)}; all that was printed: {log.name}")
+        raise ToolFailed(f"{_why(Path(command[0]).name, code, output)}; all that was printed: {log.name}")
 
 
-def _why(code: int, output: str) -> str:
+def _why(tool: str, code: int, output: str) -> str:
+    """What the profiled process said, which is this suite, else how the tool ended."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    reason = ncu.problem_in(output) or next((line for line in reversed(lines) if line.startswith("error: ")), None)
+    reason = ncu.problem_in(output)
+    if reason is None and (said := [line for line in lines if line.startswith("error: ")]):
+        return said[-1].removeprefix("error: ")
     ended = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-    return f"{ended}: {(reason or (lines[-1] if lines else 'it printed nothing')).removeprefix('error: ')}"
+    return f"{tool} {ended}: {reason or (lines[-1] if lines else 'it printed nothing')}"
 
 
 # --- the profile ------------------------------------------------------------------------------------------------------
