@@ -110,7 +110,7 @@ def test_it_loads_torch_and_the_engine_but_no_variant_and_no_triton():
         "import harness.session.preloaded, sys, torch; "
         "print('triton' in sys.modules, torch.cuda.is_initialized(), 'harness.session.evaluator' in sys.modules, "
         "sorted(n for n in sys.modules if n.endswith(('.chains', '.defects', '.triton', '.cuda')) "
-        "and n.startswith(('baselines.', 'kernels.', 'upstream.'))))"
+        "and n.startswith(('baselines.', 'kernels.', 'upstream.'))), flush=True)"  # the server ends with os._exit
     )
     done = run_python(program)
     assert (done.stdout, done.stderr) == ("False False True []\n", "")
