@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +21,7 @@ from harness.cli.planning import (
     load_config,
     make_job,
     plan_cells,
+    point_command,
     prepare,
     print_broken,
     seed_of,
@@ -40,7 +40,7 @@ from harness.records.select import chosen, read_side, with_baseline
 from harness.report.console import make_console, print_to_stderr, warn
 from harness.session.interrupt import exit_on_interrupt
 from harness.session.worker import RunError
-from harness.wording import counted, did_you_mean, printable, program
+from harness.wording import counted, did_you_mean, printable
 
 
 def execute(runs: str, options: argparse.Namespace) -> int:
@@ -81,19 +81,11 @@ def verify_command(options: argparse.Namespace) -> int:
         bad = verify_point(console, job, catalog, parse_key(options.point, catalog, items))
     else:
         job = replace(job, compiled=cuda_sources(items, catalog))
-        command = _command_for_point(options)
+        command = point_command(options, source)
         # Who names variants asks about these alone.
         defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
         bad = verify_all(console, job, catalog, items, defects, not options.no_array, options.random, command)
     return BAD if bad else OK
-
-
-def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]:
-    """The command that verifies one point of this sweep, from its key and the seed of its inputs."""
-    same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
-    device = ["--device", options.device] if options.device != "auto" else []
-    words = [*program(), "verify", options.config, *itertools.chain(*same), *device]
-    return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 
 def compare_command(options: argparse.Namespace) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import secrets
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from harness.report.console import warn
 from harness.session.import_probe import ImportProbe
 from harness.session.interrupt import exit_on_interrupt
 from harness.session.messages import Job
-from harness.wording import counted
+from harness.wording import counted, program
 
 
 def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
@@ -76,6 +78,14 @@ def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) ->
     if source.config.decode_loop is not None:
         return plan_loops(source, catalog, options.only)
     return plan(source, catalog.operators, catalog.variants, options.only)
+
+
+def point_command(options: argparse.Namespace, source: Source) -> Callable[[str, int], str]:
+    """The command that verifies a variant at one place of this sweep, by its key and the seed of its inputs."""
+    same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
+    device = ["--device", options.device] if options.device != "auto" else []
+    words = [*program(), "verify", source.path, *itertools.chain(*same), *device]
+    return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 
 def _refuse_broken(source: Source, catalog: Catalog) -> None:

@@ -59,6 +59,7 @@ class Plan:
     items:    what is measured.
     cells:    what it depends on: the items of a sweep; the operators of a loop's stacks, with their variants.
     sources:  hashes of the files that the cells depend on, of when they were planned.
+    repeat:   the command that verifies a variant at one place: (key, seed) -> text.
     out:      folder of the record; None for a new one in results/.
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
@@ -72,6 +73,7 @@ class Plan:
     items: Sequence[Cells] | Sequence[LoopItem]
     cells: Sequence[Cells]
     sources: dict[str, str]
+    repeat: Callable[[str, int], str]
     out: Path | None
     no_plots: bool
     shard: str | None = None
@@ -183,6 +185,8 @@ def _measured(
                 items = remembered.marked(left)
                 for checked in session.verify_first(items):
                     print_to_stderr(f"{checked.variant_id}: {of_finding(checked.finding)}")
+                    if name := checked.finding.name:
+                        print_to_stderr(f"this one alone: {plan.repeat(f'{checked.variant_id}/{name}', plan.job.seed)}")
                 keep(_first_line(plan, session.ready, planning_s))
                 begun = True
                 for outcome in session.run(items):

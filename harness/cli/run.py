@@ -16,6 +16,7 @@ from harness.cli.planning import (
     load_config,
     make_job,
     plan_items,
+    point_command,
     prepare,
     print_broken,
 )
@@ -170,6 +171,7 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
         items,
         cells,
         hashes,
+        point_command(options, source),
         out,
         options.no_plots,
         options.shard,

@@ -125,6 +125,18 @@ def test_the_command_repeats_the_failure_alone(name, verified):
     assert re.findall(r"decode_native/(\w+) at ", said) == [name, name]  # in aligned and in unaligned buffers
 
 
+def test_a_run_tells_the_command_too(verified):
+    arguments = [verified.folder / "two.yaml", "--variants", verified.folder / "mine.py", "--device", "cpu"]
+    code, _, err = call(*arguments, "--only", "*/frozen/*", "--no-plots", "--out", verified.folder / "out")
+    failure, repeat = err.splitlines()[:2]
+    assert code == 1
+    assert failure.startswith("decode_native/frozen: edge case ")
+    assert "--point 'decode_native/frozen/padding rows'" in repeat
+    again, out, _ = call(*shlex.split(repeat.removeprefix("this one alone: "))[2:])
+    assert again == 1
+    assert "decode_native/frozen at " in out
+
+
 def test_a_point_of_the_sweep_is_verified_alone_and_a_right_variant_passes(verified):
     key = "decode_native/chain_clamp/batch_size=5,context_len=uniform(100;900)"
     code, out, err = call("verify", verified.folder / "two.yaml", "--set", "variants=all", "--point", key)
