@@ -24,7 +24,7 @@ from harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
 from harness.import_by_content import ROOT, ContentLoader
 from harness.packages import is_there
 from harness.records.schema import Code, Reason
-from harness.wording import did_you_mean, first_line
+from harness.wording import counted, did_you_mean, first_line
 
 if TYPE_CHECKING:
     from harness.config.work_items import Cells
@@ -51,6 +51,18 @@ class Catalog:
     broken: dict[str, str] = field(default_factory=dict)
     bindings: dict[str, LoopBinding] = field(default_factory=dict)
     consumers: list[Consumer] = field(default_factory=list)
+
+    @property
+    def complaints(self) -> list[str]:
+        """What is wrong with files, a sentence for each reason."""
+        by_reason: dict[str, list[str]] = {}
+        for file, reason in self.broken.items():
+            by_reason.setdefault(reason, []).append(file)
+        sentences = []
+        for reason, (first, *others) in by_reason.items():
+            more = f" and {counted(len(others), 'more file')}" if others else ""
+            sentences.append(f"{first}{more} cannot be used: {reason}")
+        return sentences
 
     def of(self, operator: str) -> list[Variant]:
         return [v for v in self.variants if v.operator == operator]

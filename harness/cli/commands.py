@@ -111,7 +111,7 @@ def compare_command(options: argparse.Namespace) -> int:
 
 def gate_command(options: argparse.Namespace) -> int:
     from harness.cli.comparing import publish
-    from harness.cli.gate import begin, resume
+    from harness.cli.gate import begin, resume, resume_command
 
     console = make_console()
     if options.resume is not None:
@@ -130,7 +130,7 @@ def gate_command(options: argparse.Namespace) -> int:
             return OK
         comparison = gate.comparison()
     except KeyboardInterrupt:
-        kept = f": what is complete is kept in {gate.folder}; continue with {gate.resume_command}"
+        kept = f": what is complete is kept in {gate.folder}; continue with {resume_command(gate.folder)}"
         print_to_stderr(f"interrupted{kept if gate.has_begun else ''}")
         return INTERRUPTED
     with writing_to(gate.folder):

@@ -140,10 +140,6 @@ class Gate:
         """Whether it can be resumed."""
         return (self.folder / STATE).exists()
 
-    @property
-    def resume_command(self) -> str:
-        return f"gate --resume {shlex.quote(str(self.folder))}"
-
     def measure(self, minutes: float) -> bool:
         """Measure pairs until the comparison is sure, or the minutes are over. False where the revisions differ in
         nothing that a cell depends on, and nothing was measured. Raises ConfigError, RunError.
@@ -225,7 +221,7 @@ class Gate:
             if self._is_measured(pair):
                 continue
             if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
-                more = f"give more with {self.resume_command} --minutes N"
+                more = f"give more with {resume_command(self.folder)} --minutes N"
                 self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
@@ -375,7 +371,7 @@ class Gate:
             raise RunError(
                 f"a process of {process.side}, {name}, ended with exit code {code} before it had all cells: "
                 f"{_error_in(process.log)}; its output is in {process.log}. Begin a new gate with other flags, or "
-                f"continue with {self.resume_command} once the cause is fixed"
+                f"continue with {resume_command(self.folder)} once the cause is fixed"
             )
 
     def _say(self, text: str) -> None:
@@ -428,6 +424,10 @@ def _error_in(log: Path) -> str:
 # --- the folder of a gate ---------------------------------------------------------------------------------------------
 
 
+def resume_command(folder: Path) -> str:
+    return f"gate --resume {shlex.quote(str(folder))}"
+
+
 def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate:
     """A new gate, with the options of the command line. Raises ConfigError, DiscoveryError, RecordError and
     CompareError.
@@ -437,8 +437,7 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
     folder = options.out or new_folder(f"gate-{source.config.name}")
     if (folder / STATE).exists():
         raise RecordError(
-            f"{folder} holds a gate already; continue with gate --resume {shlex.quote(str(folder))}, or choose another "
-            "--out"
+            f"{folder} holds a gate already; continue with {resume_command(folder)}, or choose another --out"
         )
     rule = replace(rule_of(options), only=())
     device, catalog = prepare(options)

@@ -26,7 +26,7 @@ from harness.report.console import warn
 from harness.session.import_probe import ImportProbe
 from harness.session.interrupt import exit_on_interrupt
 from harness.session.messages import Job
-from harness.wording import counted, program
+from harness.wording import program
 
 
 def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
@@ -131,13 +131,8 @@ def cuda_sources(items: Sequence[Cells], catalog: Catalog) -> tuple[Path, ...]:
 
 
 def print_broken(catalog: Catalog) -> None:
-    """Files of operators that are not in the run, by what is wrong."""
-    by_reason: dict[str, list[str]] = {}
-    for file, reason in catalog.broken.items():
-        by_reason.setdefault(reason, []).append(file)
-    for reason, (file, *others) in by_reason.items():
-        more = f" and {counted(len(others), 'more file')}" if others else ""
-        warn(f"{file}{more} cannot be used: {reason}")
+    for complaint in catalog.complaints:
+        warn(complaint)
 
 
 @contextmanager

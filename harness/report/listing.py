@@ -98,8 +98,8 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
 
 
 def _print_broken(console: Console, catalog: Catalog) -> None:
-    for file, reason in catalog.broken.items():
-        console.print(Text(f"{file} is unavailable: {reason}", style="red"))
+    for complaint in catalog.complaints:
+        console.print(Text(complaint, style="red"))
 
 
 def _in_words(template: str) -> str:

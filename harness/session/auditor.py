@@ -69,14 +69,13 @@ class Auditor:
         self._kernels: Kernels | None = Kernels()
         with suppress(Exception):  # ``ready`` says why
             trace(self._kernels.own["null"][0])
-            self._count_own_waits()
+            self._own_waits = trace(lambda: None).synchronizations
 
     def ready(self) -> AuditReady:
         """CUPTI's times of the calibration kernels, or why there are none."""
         kernels, self._kernels = self._kernels, None
         self._timer.ramp(RAMP_S)
         try:
-            self._count_own_waits()
             own = {name: self._kernel_samples(launches) for name, launches in kernels.own.items()}
             spins = {ns: self._kernel_samples([launch]) for ns, launch in kernels.spins.items()}
         except Exception as error:  # whatever the profiler raises, the run goes on without it
@@ -84,10 +83,6 @@ class Auditor:
         if not own["null"][CUPTI.field]:
             return AuditReady({}, {}, BLOCKED)
         return AuditReady(own, spins, None)
-
-    def _count_own_waits(self) -> None:
-        """The most that were seen: one too few would make every launch look as if it waited."""
-        self._own_waits = max(self._own_waits, trace(lambda: None).synchronizations)
 
     def close(self) -> None:
         pass

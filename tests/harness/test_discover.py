@@ -344,3 +344,9 @@ def test_a_broken_file_of_an_operator_in_the_run_is_refused(tiny, tmp_path, caps
     assert bench.main([str(config), "--plan", "--only", "tiny/triton*"]) == 2
     said = "error: kernels/tiny/triton.py cannot be used: SyntaxError: invalid syntax (triton.py, line 1)\n"
     assert capsys.readouterr().err == said
+
+
+def test_one_cause_is_one_complaint(tiny):
+    files = {"baselines/tiny/operator.py": "1 / 0\n", "kernels/tiny/triton.py": "import baselines.tiny.operator\n"}
+    said = "baselines/tiny/operator.py and 1 more file cannot be used: ZeroDivisionError: division by zero"
+    assert tiny(files).complaints == [f"{said} (operator.py, line 1)"]
