@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -26,8 +25,10 @@ RECOMPILE_LIMIT = 64
 #: treats a storage offset like any other size.
 MARGIN = 16384
 
-#: Seconds of work after which the clock is full, and of idling after which it may have fallen.
-RAMP_S, IDLE_S = 0.3, 0.1
+#: Timings of a tiling, of which the shortest counts.
+TIMINGS = 50
+#: Cycles in which the host can queue them all: 20 ms at 2 GHz.
+QUEUEING_CYCLES = 40_000_000
 
 _functions: dict[tuple[Callable, torch.device], Callable] = {}
 
@@ -54,7 +55,7 @@ def compiled(
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         function = torch.compile(chain, dynamic=True)
         # The default stance also where a run leaves out what would compile.
-        with torch.compiler.set_stance("default"), _tuned_at_full_clock(device):
+        with torch.compiler.set_stance("default"), _tuned_by_device_time(device):
             for example in examples:
                 point = operator.complete(example)
                 x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
@@ -64,38 +65,35 @@ def compiled(
 
 
 @contextmanager
-def _tuned_at_full_clock(device: torch.device) -> Iterator[None]:
-    """Inductor keeps the faster of a kernel's tilings, timed in a few milliseconds when it first runs. By then the GPU
-    has idled, as long as the host compiled; at its idle clock another tiling may win. So it works first.
+def _tuned_by_device_time(device: torch.device) -> Iterator[None]:
+    """Inductor keeps the fastest of a kernel's tilings when it first runs. It times them between events without a queue
+    in front, so that kernels of a few microseconds take as long as the host needs to launch them, whatever the tiling.
     """
     if device.type != "cuda":
         yield
         return
     from torch._inductor.runtime.benchmarking import benchmarker  # takes two seconds
 
-    time_of, last = benchmarker.benchmark_gpu, float("-inf")
+    def device_ms(launch: Callable[[], Any], **_: Any) -> float:
+        launch()
+        torch.cuda._sleep(QUEUEING_CYCLES)
+        spans = [_span(launch) for _ in range(TIMINGS)]
+        torch.cuda.synchronize(device)
+        return min(start.elapsed_time(end) for start, end in spans)
 
-    def time_at_full_clock(*args: Any, **kwargs: Any) -> Any:
-        nonlocal last
-        if perf_counter() - last > IDLE_S:
-            _work(device)
-        try:
-            return time_of(*args, **kwargs)
-        finally:
-            last = perf_counter()
-
-    benchmarker.benchmark_gpu = time_at_full_clock
+    before, benchmarker.benchmark_gpu = benchmarker.benchmark_gpu, device_ms
     try:
         yield
     finally:
-        benchmarker.benchmark_gpu = time_of
+        benchmarker.benchmark_gpu = before
 
 
-def _work(device: torch.device) -> None:
-    buffer, end = torch.zeros(1 << 24, device=device), perf_counter() + RAMP_S
-    while perf_counter() < end:
-        buffer.add_(1)
-        torch.cuda.synchronize(device)
+def _span(launch: Callable[[], Any]) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    launch()
+    end.record()
+    return start, end
 
 
 def row_of(starts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

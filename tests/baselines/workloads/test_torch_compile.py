@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,20 +126,26 @@ def test_an_example_leaves_host_tensors_on_the_host(name, axes):
     assert {value.device.type for field, value in tensors.items() if not field.metadata.get("host")} == {"meta"}
 
 
-def test_inductor_times_tilings_on_a_gpu_that_has_worked(monkeypatch):
-    done, clock = [], iter((0.0, 1.0, 1.05, 1.1, 2.0, 2.1))  # before and after each tiling
+def test_inductor_gets_the_shortest_device_time_of_a_tiling(monkeypatch):
+    done, times = [], iter(range(torch_compile.TIMINGS, 0, -1))
 
-    class Benchmarker:
-        def benchmark_gpu(self, tiling):
-            done.append(tiling)
-            return 0.5
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
 
-    benchmarker = Benchmarker()
+        def record(self):
+            done.append("event")
+
+        def elapsed_time(self, end):
+            return next(times) / 8
+
+    benchmarker = SimpleNamespace(benchmark_gpu="Inductor's own")
     monkeypatch.setattr(benchmarking, "benchmarker", benchmarker)
-    monkeypatch.setattr(torch_compile, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(torch_compile, "_work", lambda device: done.append("work"))
-    with suppress(KeyError), torch_compile._tuned_at_full_clock(torch.device("cuda")):
-        assert [benchmarker.benchmark_gpu(tiling) for tiling in ("a", "b", "c")] == [0.5] * 3
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append("wait"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: done.append("end"))
+    with suppress(KeyError), torch_compile._tuned_by_device_time(torch.device("cuda")):
+        assert benchmarker.benchmark_gpu(lambda: done.append("launch"), warmup=25, rep=40) == 0.125
         raise KeyError
-    benchmarker.benchmark_gpu("d")
-    assert done == ["work", "a", "b", "work", "c", "d"]
+    assert done == ["launch", "wait", *("event", "launch", "event") * torch_compile.TIMINGS, "end"]
+    assert benchmarker.benchmark_gpu == "Inductor's own"
