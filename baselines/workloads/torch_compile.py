@@ -25,10 +25,8 @@ RECOMPILE_LIMIT = 64
 #: treats a storage offset like any other size.
 MARGIN = 16384
 
-#: Timings of a tiling, of which the shortest counts.
-TIMINGS = 50
-#: Cycles in which the host can queue them all: 20 ms at 2 GHz.
-QUEUEING_CYCLES = 40_000_000
+#: Launches by which a tiling is timed, and cycles in which the host can queue them: 20 ms at 2 GHz.
+TUNING_LAUNCHES, QUEUEING_CYCLES = 50, 40_000_000
 
 _functions: dict[tuple[Callable, torch.device], Callable] = {}
 
@@ -66,8 +64,8 @@ def compiled(
 
 @contextmanager
 def _tuned_by_device_time(device: torch.device) -> Iterator[None]:
-    """Inductor keeps the fastest of a kernel's tilings when it first runs. It times them between events without a queue
-    in front, so that kernels of a few microseconds take as long as the host needs to launch them, whatever the tiling.
+    """Inductor keeps the fastest of a kernel's tilings when it first runs. Its own timer does not queue launches ahead:
+    for kernels of a few microseconds it measures how long the host takes to launch them, and chooses by chance.
     """
     if device.type != "cuda":
         yield
@@ -75,25 +73,21 @@ def _tuned_by_device_time(device: torch.device) -> Iterator[None]:
     from torch._inductor.runtime.benchmarking import benchmarker  # takes two seconds
 
     def device_ms(launch: Callable[[], Any], **_: Any) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         launch()
         torch.cuda._sleep(QUEUEING_CYCLES)
-        spans = [_span(launch) for _ in range(TIMINGS)]
-        torch.cuda.synchronize(device)
-        return min(start.elapsed_time(end) for start, end in spans)
+        start.record()
+        for _ in range(TUNING_LAUNCHES):
+            launch()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / TUNING_LAUNCHES
 
     before, benchmarker.benchmark_gpu = benchmarker.benchmark_gpu, device_ms
     try:
         yield
     finally:
         benchmarker.benchmark_gpu = before
-
-
-def _span(launch: Callable[[], Any]) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    launch()
-    end.record()
-    return start, end
 
 
 def row_of(starts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -31,10 +31,14 @@ WIDE_BLOCKS, WIDE_THREADS = 4224, 128
 ARGUMENTS = (ctypes.c_int * 256)(*range(256))
 #: Loads of the kernel that follows pointers.
 HOPS = 16
-#: Blocks of the kernel that is like a fused step, and the largest length of a row in integers.
-STEP_BLOCKS, ROW_INTS = 1024, 2048
-#: Threads of its blocks: the more, the longer is CUPTI's time beside that in a graph.
-STEP_THREADS = (128, 512, 1024)
+#: Kernels that are like a fused step of 256 requests or of 32: name -> blocks, threads, integers of the longest row.
+#: The more threads, the longer is CUPTI's time beside that in a graph.
+STEPS = {
+    "step_128": (1024, 128, 2048),
+    "step_512": (1024, 512, 2048),
+    "step_1024": (1024, 1024, 2048),
+    "small_step": (128, 128, 512),
+}
 #: Requests of the update of state, eight to a block.
 REQUESTS = 1024
 #: Waits of the spin kernels, nanoseconds.
@@ -63,11 +67,10 @@ class Kernels:
     own:   name -> launches in several places, of the kinds of nodes that variants consist of. null: an empty kernel.
            block_copy: one block. wide_copy: two waves of blocks on a large GPU. operator: one of PyTorch. gather:
            one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
-           wide_chain: the same on the traffic of wide_copy. step_128, ...: many arguments, much code and ragged rows,
-           as of a fused step, by blocks of so many threads. update: of state that is looked up by request. arguments:
-           one warp reads a kilobyte of them. pointers: one thread follows pointers. code: one warp runs through
-           kilobytes of code.
-    bytes_moved: of the kinds that move megabytes.
+           wide_chain: the same on the traffic of wide_copy. STEPS: many arguments, much code and ragged rows, as of a
+           fused step. update: of state that is looked up by request. arguments: one warp reads a kilobyte of them.
+           pointers: one thread follows pointers. code: one warp runs through kilobytes of code.
+    bytes_moved: of the kinds that move more than a few kilobytes.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
 
@@ -86,8 +89,6 @@ class Kernels:
         self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
         wide = integers(0, 2**31 - 1, WIDE_BLOCKS * WIDE_THREADS * 4)
         wide_target = torch.empty_like(wide)
-        lengths = integers(ROW_INTS // 2, ROW_INTS, STEP_BLOCKS // 4)
-        rows = torch.empty(STEP_BLOCKS * ROW_INTS, dtype=torch.int32, device="cuda")
         self.own: dict[str, list[Callable[[], None]]] = {
             "null": [launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32)],
             "wide_copy": [launcher(CALIBRATION_KERNELS, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, wide_target)],
@@ -95,10 +96,11 @@ class Kernels:
             "update": [launcher(CALIBRATION_KERNELS, "update", REQUESTS // 8, 32, slots, sources, state, REQUESTS)],
         }
         self.bytes_moved = dict.fromkeys(("wide_copy", "wide_chain"), 2 * wide.nbytes)
-        for threads in STEP_THREADS:
-            arguments = ARGUMENTS, lengths, wide, rows, ROW_INTS
-            name = f"step_{threads}"
-            self.own[name] = [launcher(CALIBRATION_KERNELS, "step", STEP_BLOCKS, threads, *arguments)]
+        for name, (blocks, threads, row_ints) in STEPS.items():
+            lengths = integers(row_ints // 2, row_ints, blocks // 4)
+            rows = torch.empty(blocks * row_ints, dtype=torch.int32, device="cuda")
+            arguments = ARGUMENTS, lengths, wide, rows, row_ints
+            self.own[name] = [launcher(CALIBRATION_KERNELS, "step", blocks, threads, *arguments)]
             self.bytes_moved[name] = 5 * int(lengths.sum()) * lengths.element_size()  # four copies of each row
         for offset in OFFSETS:
             source, target = (of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets))
