@@ -24,7 +24,8 @@ from harness.wording import did_you_mean
 def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
     """``operator/variant/`` and the name of an edge case or sequence, or axes as in the keys of --plan.
 
-    items: of the configuration. Their values of an axis are known by their labels; others must be spelt as in YAML.
+    items: of the configuration. Their values of an axis, and its examples, are known by their labels; others must be
+           spelt as in YAML.
 
     Raises ConfigError.
     """
@@ -37,19 +38,26 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
         return Verify(operator=operator.name, variant=variant.name, name=name, **exactly)
     if "=" not in name and name != "default":
         raise ConfigError(f"--point {key}: no such edge case, sequence or axes{did_you_mean(name, names)}")
-    values = {}
-    for part in name.split(",") if name != "default" else ():
-        axis_name, _, label = part.partition("=")
-        axis = next((axis for axis in operator.axes if axis.name == axis_name), None)
-        if axis is None:
-            known = [axis.name for axis in operator.axes]
-            raise ConfigError(f"--point {key}: no axis {axis_name!r}{did_you_mean(axis_name, known)}")
-        used = [item.axes[axis.name] for item in items if item.operator == operator.name]
-        values[axis.name] = _value(key, axis, label, used)
-    point = operator.complete(values)
+    point = operator.complete(_values(key, operator, name, items))
     if (rule := operator.broken_rule(point)) is not None:
         raise ConfigError(f"--point {key}: {rule.message.format(**point)}")
     return Verify(operator=operator.name, variant=variant.name, axes=dict(point))
+
+
+def _values(key: str, operator: Operator, label: str, items: Sequence[Cells]) -> dict[str, Any]:
+    """Axis -> its value, of those in the label of a point. Raises ConfigError."""
+    parts = [part.partition("=") for part in label.split(",") if label != "default"]
+    labels = {name: value for name, _, value in parts}
+    axes = {axis.name: axis for axis in operator.axes}
+    for name in labels.keys() - axes.keys():
+        raise ConfigError(f"--point {key}: no axis {name!r}{did_you_mean(name, list(axes))}")
+    values: dict[str, Any] = {}
+    default = operator.complete({})
+    for name in sorted(labels, key=lambda name: bool(axes[name].examples_at(default))):  # which may depend on sizes
+        used = [item.axes[name] for item in items if item.operator == operator.name]
+        known = [*used, *axes[name].examples_at(operator.complete(values))]
+        values[name] = _value(key, axes[name], labels[name], known)
+    return values
 
 
 def _parts(text: str) -> tuple[str, Buffers | None]:
@@ -72,9 +80,9 @@ def _variant(key: str, catalog: Catalog) -> tuple[Operator, Variant]:
     return catalog.operators[parts[0]], catalog.find(parts[0], parts[1])
 
 
-def _value(key: str, axis: Axis, label: str, used: Sequence[Any]) -> Any:
+def _value(key: str, axis: Axis, label: str, known: Sequence[Any]) -> Any:
     """The value of an axis with this label. Raises ConfigError."""
-    for value in used:
+    for value in known:
         if axis.label(value) == label:
             return value
     try:

@@ -134,10 +134,10 @@ class Evaluator:
 
     thorough: whether to check every property at every edge case; None: where nothing is timed, as there is time then.
     timer:    None on a CPU.
-    announce: called with a heartbeat before each edge case and sequence.
+    send:     sends an event at once: a heartbeat before each edge case and sequence, what may be lost with the process.
     """
 
-    announce: Callable[[Heartbeat], None] = staticmethod(lambda heartbeat: None)
+    send: Callable[[Heartbeat | Checked], None] = staticmethod(lambda event: None)
 
     # --- set up -------------------------------------------------------------------------------------------------------
 
@@ -466,7 +466,7 @@ class Evaluator:
                 self._known = {operator.name: {}}
             of = operator, variant, self._job.device, self._job.seed, self._thorough
             known = self._known[operator.name]
-            announce = lambda place, name: self.announce(Heartbeat(variant.name, "verify", place, name))  # noqa: E731
+            announce = lambda place, name: self.send(Heartbeat(variant.name, "verify", place, name))  # noqa: E731
             for finding in check_variant(*of, only=only, known=known, announce=announce):
                 findings.append(finding)
                 yield finding
@@ -485,22 +485,26 @@ class Evaluator:
             yield Checked(operator=item.operator, variant=item.variant, finding=state.bad_import)
             return
 
-        def announce(name: str, seed: int) -> None:
-            self.announce(Heartbeat(variant.name, "verify", Place.RANDOM_BATCH, name, seed))
+        def checked(finding: Finding) -> Checked:
+            return Checked(operator=item.operator, variant=item.variant, finding=finding)
 
         with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
-            for finding in check_random(
+            failed = check_random(
                 operator,
                 variant,
                 self._job.device,
                 self._job.seed,
                 item.count,
+                keep=lambda finding: self.send(checked(finding)),
                 counting=lambda: self._counting(variant, RANDOM),
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
                 lost=lambda: is_context_lost(self._job.device),
-                announce=announce,
-            ):
-                yield Checked(operator=item.operator, variant=item.variant, finding=finding)
+                announce=lambda name, seed: self.send(
+                    Heartbeat(variant.name, "verify", Place.RANDOM_BATCH, name, seed)
+                ),
+            )
+        if failed is not None:
+            yield checked(failed)
         check_context(self._job.device)
 
 

@@ -90,7 +90,7 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
         except Exception as error:  # there is nothing to clean up yet
             answer(Fatal(first_line(error)))
             return
-        owner.announce = answer
+        owner.send = answer
         answer(up)
         while message := receive_message(connection):
             for event in _events(owner, message):

@@ -98,20 +98,21 @@ def check_random(
     device: str,
     draw_seed: int,
     count: int,
+    keep: Callable[[Finding], None],
     counting: Callable[[], AbstractContextManager] = nullcontext,
     out_of_time: Callable[[], Reason | None] = lambda: None,
     lost: Callable[[], bool] = lambda: False,
     announce: Callable[[str, int], None] = lambda name, seed: None,
-) -> list[Finding]:
-    """One finding for each of ``count`` random batches, up to the first that the variant fails. That one is shrunk, for
-    SHRINK_S seconds at most, and its finding names the smallest failing batch that was found.
+) -> Finding | None:
+    """Try ``count`` random batches, up to the first that the variant fails. That one is shrunk, for SHRINK_S seconds at
+    most; returned is the finding of the smallest failing batch that was found, or None.
 
+    keep:        called with the finding of every other batch as soon as it is made, as a later one may end the process.
     counting:    is around every launch, and may raise LeftOut.
     out_of_time: why no further batch is to be tried, once there is a reason.
     lost:        whether the device is lost after a failure; then nothing more is tried.
     announce:    called with the name and the seed of every batch before it is tried.
     """
-    findings: list[Finding] = []
     failed: list[Finding] = []
     end = math.inf
 
@@ -131,7 +132,7 @@ def check_random(
         if time.monotonic() > end:
             return
         if not failed and (reason := out_of_time()) is not None:
-            findings.append(Finding(**_place(operator, drawn), status=Status.SKIPPED, reason=reason))
+            keep(Finding(**_place(operator, drawn), status=Status.SKIPPED, reason=reason))
             return
         announce(operator.label(drawn.point), drawn.seed)
         finding = _checked(operator, variant, drawn, device, counting)
@@ -140,12 +141,12 @@ def check_random(
             failed.append(finding)
             raise _Failed
         if not failed:
-            findings.append(finding)
+            keep(finding)
 
     # Flaky: where time ran out in between. Unsatisfiable: where the operator has no legal batch.
     with suppress(_Failed, Flaky, Unsatisfiable):
         check()
-    return [*findings, *failed[-1:]]
+    return failed[-1] if failed else None
 
 
 def _checked(

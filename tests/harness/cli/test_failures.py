@@ -12,6 +12,7 @@ from harness.config.load import ConfigError, load
 from harness.config.sweep import plan
 from harness.contract import Point
 from tests.harness.cli.test_cli import call
+from tests.harness.verify.test_random_batches import drawn
 
 CONFIG = """\
 name: two
@@ -164,6 +165,13 @@ def test_every_edge_case_and_sequence_is_taken_by_its_name(parse, catalog):
         variant = catalog.of(operator.name)[0].name
         for name in (*(case.name for case in operator.edge_cases), *operator.sequences):
             assert parse(f"{operator.name}/{variant}/{name}").name == name
+
+
+def test_every_random_batch_is_taken_by_its_label(parse, catalog):
+    for operator in catalog.operators.values():
+        variant = catalog.of(operator.name)[0].id
+        for batch in drawn(operator, 1):
+            assert parse(f"{variant}/{operator.label(batch.point)}").axes == dict(batch.point)
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,18 @@ def test_a_seed_draws_the_same_batches_again():
     assert drawn(NATIVE, 1) == drawn(NATIVE, 1) != drawn(NATIVE, 2)
 
 
+def findings_of(*of, **options):
+    kept = []
+    failed = check_random(*of, keep=kept.append, **options)
+    return kept if failed is None else [*kept, failed]
+
+
 @pytest.mark.parametrize("name", few(CATALOG.operators, 4))
 def test_healthy_variants_pass(name):
     operator = CATALOG.operators[name]
     for variant in healthy(name):
         if variant.origin.startswith("baselines."):
-            findings = check_random(operator, variant, DEVICE, 3, 15)
+            findings = findings_of(operator, variant, DEVICE, 3, 15)
             assert [f for f in findings if f.status not in ("passed", "skipped")] == []
             assert {f.place for f in findings} == {"random_batch"}
             assert any(f.status == "passed" for f in findings)
@@ -76,7 +82,7 @@ def mutant(name):
 
 @pytest.mark.parametrize("name", ["ratio_as_shift", "reciprocal_rounded_down"])
 def test_a_failing_batch_is_shrunk_and_named_by_its_axes(name):
-    *before, last = check_random(NATIVE, mutant(name), DEVICE, 7, 200)
+    *before, last = findings_of(NATIVE, mutant(name), DEVICE, 7, 200)
     assert {finding.status for finding in before} <= {"passed", "skipped"}
     assert (last.status, last.check, last.place) == ("mismatch", "exact", "random_batch")
     assert "compress_ratio=3" in last.name  # the smallest that is no power of two
@@ -93,7 +99,7 @@ def idle(calls):
 
 def test_nothing_is_shrunk_on_a_lost_device():
     calls = []
-    findings = check_random(NATIVE, idle(calls), DEVICE, 7, 25, lost=lambda: True)
+    findings = findings_of(NATIVE, idle(calls), DEVICE, 7, 25, lost=lambda: True)
     assert [finding.status for finding in findings] == ["mismatch"]
     assert len(calls) == 1
 
@@ -101,7 +107,7 @@ def test_nothing_is_shrunk_on_a_lost_device():
 def test_batches_without_time_are_left_out():
     chain = CATALOG.find("decode_native", "chain_clamp")
     reason = Reason(code=Code.INTERPRETER_BUDGET, seconds=8.0)
-    findings = check_random(NATIVE, chain, DEVICE, 7, 10, out_of_time=lambda: reason)
+    findings = findings_of(NATIVE, chain, DEVICE, 7, 10, out_of_time=lambda: reason)
     assert len(findings) == 10
     assert {(finding.status, finding.reason) for finding in findings} == {("skipped", reason)}
 
@@ -115,7 +121,7 @@ def test_a_launch_that_was_ended_is_no_failure():
             return False
 
     chain = CATALOG.find("decode_native", "flat_view")
-    findings = check_random(NATIVE, chain, DEVICE, 7, 10, counting=Ended)
+    findings = findings_of(NATIVE, chain, DEVICE, 7, 10, counting=Ended)
     assert {finding.status for finding in findings} == {"skipped"}
 
 
@@ -123,7 +129,7 @@ def test_a_variant_that_raises_fails():
     def raises(point, x, out):
         raise ValueError("no such size")
 
-    last = check_random(NATIVE, variant_of(raises), DEVICE, 7, 25)[-1]
+    last = findings_of(NATIVE, variant_of(raises), DEVICE, 7, 25)[-1]
     assert (last.status, last.error) == ("failed", "ValueError")
 
 
@@ -133,4 +139,4 @@ def test_an_error_of_the_operator_itself_is_not_hidden():
 
     operator = replace(NATIVE, redundant=redundant)
     with pytest.raises(KeyError):
-        check_random(operator, CATALOG.find("decode_native", "flat_view"), DEVICE, 7, 10)
+        findings_of(operator, CATALOG.find("decode_native", "flat_view"), DEVICE, 7, 10)
