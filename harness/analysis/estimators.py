@@ -21,10 +21,10 @@ To compare the estimators on a cell, each value is converted to a time in a grap
 
 c is the mean of (graph slope - estimator) per launch over the kinds of calibration kernels: an empty one, copies by one
 block and by thousands, PyTorch operators, chains of those, a warp that reads many arguments or runs through much code,
-some like a fused step, one like an update of state, a thread that follows pointers, and the spins. s is 0 with a hot
-cache. In another cache state the first launch of a call waits for what ran before, so an estimator whose samples are
-taken in that state has two constants: c, what the chain adds for each launch after the first, and s, what kernels of
-one launch add to that.
+some like a fused step, rows of block tables, an update of state, a thread that follows pointers, and the spins. s is 0
+with a hot cache. In another cache state the first launch of a call waits for what ran before, so an estimator whose
+samples are taken in that state has two constants: c, what the chain adds for each launch after the first, and s, what
+kernels of one launch add to that.
 
 The constant is not quite the same for every kind of kernel. Its spread u is the largest deviation per launch, so
 a converted value is uncertain by launches * u. Two estimators disagree on a cell where they differ by more than

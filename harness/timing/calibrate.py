@@ -41,6 +41,8 @@ STEPS = {
 }
 #: Requests of the update of state, eight to a block.
 REQUESTS = 1024
+#: Rows of the block tables, and integers in each; a thread copies four of them.
+TABLE_ROWS, TABLE_INTS, TABLE_THREADS = 64, 1024, 128
 #: Waits of the spin kernels, nanoseconds.
 SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
@@ -68,8 +70,9 @@ class Kernels:
            block_copy: one block. wide_copy: two waves of blocks on a large GPU. operator: one of PyTorch. gather:
            one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
            wide_chain: the same on the traffic of wide_copy. STEPS: many arguments, much code and ragged rows, as of a
-           fused step. update: of state that is looked up by request. arguments: one warp reads a kilobyte of them.
-           pointers: one thread follows pointers. code: one warp runs through kilobytes of code.
+           fused step. tables: rows of block tables, by slot. update: of state that is looked up by request. arguments:
+           one warp reads a kilobyte of them. pointers: one thread follows pointers. code: one warp runs through
+           kilobytes of code.
     bytes_moved: of the kinds that move more than a few kilobytes.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
@@ -96,17 +99,32 @@ class Kernels:
             "update": [launcher(CALIBRATION_KERNELS, "update", REQUESTS // 8, 32, slots, sources, state, REQUESTS)],
         }
         self.bytes_moved = dict.fromkeys(("wide_copy", "wide_chain"), 2 * wide.nbytes)
-        for name, (blocks, threads, row_ints) in STEPS.items():
-            lengths = integers(row_ints // 2, row_ints, blocks // 4)
-            rows = torch.empty(blocks * row_ints, dtype=torch.int32, device="cuda")
-            arguments = ARGUMENTS, lengths, wide, rows, row_ints
-            self.own[name] = [launcher(CALIBRATION_KERNELS, "step", blocks, threads, *arguments)]
-            self.bytes_moved[name] = 5 * int(lengths.sum()) * lengths.element_size()  # four copies of each row
+        for name, sizes in STEPS.items():
+            self._add_step(name, wide, integers, *sizes)
+        self._add_tables(slots, wide, integers)
         for offset in OFFSETS:
             source, target = (of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets))
             for name, launch in self._in_place(source, target, order).items():
                 self.own.setdefault(name, []).append(launch)
         self.spins = {ns: launcher(CALIBRATION_KERNELS, "timed_spin", 1, 1, ns, self.taken_ns) for ns in SPINS_NS}
+
+    def _add_step(
+        self, name: str, source: torch.Tensor, integers: Callable, blocks: int, threads: int, row: int
+    ) -> None:
+        lengths = integers(row // 2, row, blocks // 4)
+        rows = torch.empty(blocks * row, dtype=torch.int32, device="cuda")
+        launch = launcher(CALIBRATION_KERNELS, "step", blocks, threads, ARGUMENTS, lengths, source, rows, row)
+        self.own[name] = [launch]
+        self.bytes_moved[name] = 5 * int(lengths.sum()) * lengths.element_size()  # four copies of each row
+
+    def _add_tables(self, slots: torch.Tensor, source: torch.Tensor, integers: Callable) -> None:
+        lengths = integers(1, TABLE_INTS, REQUESTS)
+        tables = torch.empty(TABLE_ROWS * TABLE_INTS, dtype=torch.int32, device="cuda")
+        vectors = TABLE_INTS // 4
+        grid, arguments = (TABLE_ROWS, vectors // TABLE_THREADS), (slots, lengths, source, tables, vectors)
+        self.own["tables"] = [launcher(CALIBRATION_KERNELS, "rows_by_slot", grid, TABLE_THREADS, *arguments)]
+        written = int(lengths[slots[:TABLE_ROWS].long()].sum()) * lengths.element_size()
+        self.bytes_moved["tables"] = tables.nbytes + written
 
     @staticmethod
     def _in_place(source: torch.Tensor, target: torch.Tensor, order: torch.Tensor) -> dict[str, Callable[[], None]]:

@@ -75,6 +75,16 @@ extern "C" __global__ void step(const __grid_constant__ Arguments arguments, con
     for (int i = threadIdx.x; i < length; i += blockDim.x) to[i] = from[i];
 }
 
+// Like block tables: a row for each block of the first dimension, by the slot of its request, of which the columns in use
+// are written.
+extern "C" __global__ void rows_by_slot(const int* __restrict__ slots, const int* __restrict__ lengths,
+                                        const int4* __restrict__ source, int4* __restrict__ target, int stride) {
+    const int slot = slots[blockIdx.x], i = blockIdx.y * blockDim.x + threadIdx.x;
+    const int length = lengths[slot];
+    const int4 columns = source[slot * stride + i];
+    if (4 * i < length) target[blockIdx.x * stride + i] = columns;
+}
+
 // Like an update of the requests' state: four threads a request look up its slot, and read and write its state in four
 // arrays.
 extern "C" __global__ void
