@@ -1,5 +1,5 @@
-"""The files of this suite that a file depends on: through imports, includes of CUDA and CUDA sources that it names.
-It reads them and imports none, so it works on any checkout.
+"""The files of this suite that a file depends on: those that it imports, includes, or names in a string. It reads them
+and imports none, so it works on any checkout.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ DIGITS = 16
 LARGE_BYTES = 1 << 20
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.MULTILINE)
 _CUDA = (".cu", ".cuh")
+_FILE_NAME = re.compile(r"[\w./+ -]{1,255}\.\w+")
 
 
 def dependencies(files: Iterable[Path], root: Path, packages: Sequence[str]) -> set[Path]:
-    """The files themselves and all that they depend on in these packages of ``root``, at any depth.
+    """The files themselves and all that they depend on in these packages of ``root``, at any depth. A file outside of
+    the packages may also import what lies beside it or in ``root``.
 
     A file that is missing or has a syntax error depends on nothing.
     """
@@ -61,8 +63,8 @@ def headers(path: Path, text: str, include_path: Sequence[Path]) -> list[tuple[s
 
 
 def foreign_imports(files: Iterable[Path], packages: Iterable[str]) -> set[str]:
-    """Top-level names that Python files import from outside these packages and the standard library; "" for a relative
-    import, which ``dependencies`` does not follow. A file with a syntax error imports nothing.
+    """Top-level names that Python files import from outside these packages and the standard library. A file with a
+    syntax error imports nothing.
     """
     sources = [path for path in files if path.suffix == ".py" and path.is_file()]
     names = {name for path in sources for name in _imported_by(path, file_hash(path))}
@@ -77,8 +79,8 @@ def _imported_by(path: Path, content: str) -> frozenset[str]:
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Import):
                 names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                names.add("" if node.level else node.module.partition(".")[0])
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add(node.module.partition(".")[0])
     return frozenset(names)
 
 
@@ -139,14 +141,27 @@ def _read_names(path: Path, root: Path, packages: tuple[str, ...]) -> Iterator[P
     except SyntaxError:
         return
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(_CUDA):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _FILE_NAME.fullmatch(node.value):
             yield from (file for file in [path.parent / node.value] if file.is_file())
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            if name.partition(".")[0] in packages:
-                yield from _modules(root, name)
+        for folder, name in _imports(node, path, root, packages):
+            yield from _modules(folder, name)
+
+
+def _imports(node: ast.AST, path: Path, root: Path, packages: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    """(folder in which it is searched, name with dots) of every module that a node of a file imports."""
+    level, names = 0, []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        level = node.level
+        names = [f"{node.module}.{alias.name}" if node.module else alias.name for alias in node.names]
+    for name in names:
+        if level:
+            yield path.parents[level - 1], name
+        elif name.partition(".")[0] in packages:
+            yield root, name
+        elif not any(path.is_relative_to(root / package) for package in packages):
+            yield from ((folder, name) for folder in (path.parent, root))
 
 
 def _modules(root: Path, name: str) -> Iterator[Path]:

@@ -18,6 +18,13 @@ FILES = {
     "kernels/two/two.cuh": "",
     "kernels/two/other.py": "import kernels.one.cuda",
     "kernels/two/broken.py": "def",
+    "kernels/two/near.py": "from .deep import x\nfrom ..one import cuda",
+    "kernels/two/data.py": 'TILES = open("tiles.json")',
+    "kernels/two/tiles.json": "{}",
+    "kernels/one/torch.py": "",
+    "mine/mine.py": "import beside, torch\nfrom tuned import sizes\nimport kernels.two.deep",
+    "mine/beside.py": "",
+    "tuned/sizes.py": "",
     "baselines/one/operator.py": "",
 }
 
@@ -41,12 +48,19 @@ def root(tmp_path):
         ),
         ("kernels/one/one.cuh", ("kernels",), "load.cuh two/two.cuh"),
         ("kernels/one/triton.py", ("kernels",), ""),
+        (
+            "kernels/two/near.py",
+            ("kernels",),
+            "__init__.py two/deep.py one/cuda.py one/one.cu one/one.cuh load.cuh two/two.cuh two/shared.py",
+        ),
+        ("kernels/two/data.py", ("kernels",), "two/tiles.json"),
+        ("mine/mine.py", ("kernels",), "__init__.py two/deep.py ../mine/beside.py ../tuned/sizes.py"),
         ("kernels/two/broken.py", ("kernels",), ""),
         ("kernels/two/missing.py", ("kernels",), ""),
     ],
 )
 def test_imports_includes_and_sources_are_followed(file, packages, also, root):
-    expected = {root / file, *(root / "kernels" / name for name in also.split())}
+    expected = {root / file, *((root / "kernels" / name).resolve() for name in also.split())}
     assert dependencies([Path(file)], root, packages) == expected
 
 
