@@ -106,13 +106,12 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     _add_sweep_options(run)
     _add_baseline(run)
     run.add_argument("--plan", action="store_true", help="print the key of every cell and stop; touches no GPU")
-    folder = run.add_mutually_exclusive_group()
     _add_out(
-        folder,
+        run,
         "where record, tables and plots go (default: results/NAME-DEVICE-TIME); of several configurations, into a "
         "folder NAME in it",
     )
-    folder.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
+    run.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
     _add_no_plots(run)
     run.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep; merge joins them")
     run.add_argument(
@@ -271,6 +270,7 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
     origin.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
+    gate.set_defaults(default_of=gate.get_default)
 
 
 @_command("merge", "commands:merge_command", "join the shards of a sweep into one run", "merge a/ b/ --out all/")

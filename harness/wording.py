@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shutil
 import sys
 import sysconfig
 import traceback
@@ -27,7 +28,10 @@ INSTALLED = "spec-decode-bench"
 
 def program() -> list[str]:
     """The words that this program was called by: those of a clone, or the installed command."""
-    return [INSTALLED] if Path(sys.argv[0]).stem == INSTALLED else ["python", "bench.py"]
+    if Path(sys.argv[0]).stem == INSTALLED:
+        return [INSTALLED if shutil.which(INSTALLED) else sys.argv[0]]
+    words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    return words if Path(words[-1]).name == "bench.py" else ["python", "bench.py"]
 
 
 def project(package: str) -> str:

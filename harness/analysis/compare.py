@@ -346,6 +346,8 @@ def compare_variants(
 
     head, base: ``variant``, or ``operator/variant``.  Raises CompareError as ``compare``, and for an unknown variant.
     """
+    if head == base:
+        raise CompareError(f"{head} is on both sides; compare it with another variant")
     runs = tuple(chosen(run, rule.only) for run in runs)
     check_rule(rule)
     _check_runs(runs, runs, rule, paired=True)
@@ -354,9 +356,9 @@ def compare_variants(
     names = dict.fromkeys(cell.variant for run in runs for cell in run.cells)
     for name in (head, base):
         if name.rpartition("/")[2] not in names:
-            raise CompareError(
-                f"no variant {name!r} in {runs[0].path}{did_you_mean(name.rpartition('/')[2], list(names))}"
-            )
+            where = f"{runs[0].path} within --only" if rule.only else runs[0].path
+            known = did_you_mean(name.rpartition("/")[2], list(names))
+            raise CompareError(f"no variant {name!r} in {where}{known}")
     result = Comparison(runs, runs, rule, gating, [], Machines((), (), 0.0, None), pair=(base, head), unit=unit)
     _judge(result, _pairs(result))
     if not result.gating_cells:

@@ -61,7 +61,7 @@ def verify_command(options: argparse.Namespace) -> int:
     if options.config is None:
         if not options.defects:
             raise ConfigError(
-                "verify needs a configuration, such as `bench.py verify configs/mtp3.yaml`; only verify --defects "
+                "verify needs a configuration, such as `verify configs/mtp3.yaml`; only verify --defects "
                 "works without one"
             )
         if options.only or options.set:
@@ -115,8 +115,8 @@ def gate_command(options: argparse.Namespace) -> int:
 
     console = make_console()
     if options.resume is not None:
-        beside = ("base", "head", "out", "all", "reverify", "upstream", "checkout")
-        if any(getattr(options, name) for name in beside):
+        beside = {"command", "config", "resume", "minutes", "began", "default_of"}
+        if any(value != options.default_of(name) for name, value in vars(options).items() if name not in beside):
             raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
         gate = resume(options.resume, console)
     elif options.checkout is not None and options.upstream is None:

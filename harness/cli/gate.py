@@ -51,9 +51,17 @@ from harness.records.schema import Cell, RecordError, Run, Status, split_key
 from harness.session import proofs
 from harness.session.changed_cells import changed_cells, controls
 from harness.session.interrupt import end_groups
-from harness.session.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
+from harness.session.revisions import (
+    HOLD_FLAG,
+    Revision,
+    changed_files,
+    check_command_line,
+    checked_out,
+    resolve,
+    working_tree,
+)
 from harness.session.worker import RunError
-from harness.wording import counted, printable
+from harness.wording import counted, printable, program
 
 BASE, HEAD = "base", "head"
 #: Pairs of processes after which the sides are compared. Each look may raise a false alarm, so a look gets its share of
@@ -379,8 +387,8 @@ class Gate:
 
 
 def _environment() -> dict[str, str]:
-    """Of a process that imports from its working directory."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    """Of a process that imports from its working directory, and whose commit is that of its side."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "BENCH_COMMIT")}
 
 
 def _sides(pair: int) -> tuple[str, str]:
@@ -425,7 +433,7 @@ def _error_in(log: Path) -> str:
 
 
 def resume_command(folder: Path) -> str:
-    return f"gate --resume {shlex.quote(str(folder))}"
+    return shlex.join([*program(), "gate", "--resume", str(folder)])
 
 
 def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate:
@@ -490,8 +498,11 @@ def resume(folder: Path, console: Console) -> Gate:
     except msgspec.DecodeError as error:
         raise RecordError(f"{folder / STATE} cannot be read: {error}") from None
     if settings.head.name is None and (now := working_tree(folder)) != settings.head:
+        files = changed_files(folder)
+        named = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
         raise ConfigError(
-            f"--resume {folder}: its head was the {settings.head}, which has changed to the {now}; begin a new gate"
+            f"--resume {folder}: its head was the {settings.head}, which has changed to the {now}; begin a new gate. "
+            f"Files that differ from the commit: {named or 'none'}"
         )
     return Gate(folder, settings, None, console)
 

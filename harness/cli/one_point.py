@@ -15,7 +15,7 @@ from harness.config.work_items import Cells, Checked, Verify
 from harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
 from harness.discover import Catalog, unavailable
 from harness.records.endings import of_reason
-from harness.records.schema import Status, split_key
+from harness.records.schema import Place, Status, split_key
 from harness.session.messages import Job
 from harness.session.session import Session
 from harness.wording import did_you_mean
@@ -32,6 +32,8 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
     operator, variant = _variant(key, catalog)
     name, buffers = _parts(split_key(key)[2])
     names = [*(case.name for case in operator.edge_cases), *operator.sequences]
+    if name == Place.IMPORT:  # found before any of them
+        return Verify(operator=operator.name, variant=variant.name)
     if name in names:
         is_known = variant.known_failure_at(name, buffers) is not None
         exactly = {"buffers": buffers, "known_failure": True} if is_known else {}
@@ -72,6 +74,10 @@ def _variant(key: str, catalog: Catalog) -> tuple[Operator, Variant]:
     parts = key.split("/", 2)
     if len(parts) < 3:
         raise ConfigError(f"--point {key}: expected OPERATOR/VARIANT/POINT, as verify prints it")
+    if parts[0] == "loop":
+        raise ConfigError(
+            f"--point {key}: a decode loop is no point; expected OPERATOR/VARIANT/POINT, as verify prints it"
+        )
     if parts[0] not in catalog.operators:
         raise ConfigError(f"--point {key}: no operator {parts[0]!r}{did_you_mean(parts[0], list(catalog.operators))}")
     names = [variant.name for variant in catalog.of(parts[0])]

@@ -156,7 +156,8 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
         remedy = f"complete them with --resume {shlex.quote(str(path))}"
     else:
         kept = f"the record {path} is complete"
-        remedy = f"draw its plots with {shlex.join([*program(), 'plot', str(path.parent)])}"
+        folder = str(path.parent)
+        remedy = f"draw its plots with {shlex.join([*program(), 'plot', folder, '--out', folder])}"
     print_to_stderr(f"{ended}: {kept}; {remedy}")
     return INTERRUPTED if ending.interrupted else BAD
 

@@ -24,7 +24,7 @@ from harness.cli.recording import Plan, default_folder, record
 from harness.config.load import ConfigError, Source
 from harness.config.loops import miniature
 from harness.config.sweep import parse_shard, shard_of
-from harness.config.work_items import keys_of
+from harness.config.work_items import LoopItem, keys_of
 from harness.discover import Catalog
 from harness.exit_codes import INTERRUPTED, OK
 from harness.records.file import is_empty_record, read_run, record_path
@@ -97,10 +97,27 @@ def _resumed(options: argparse.Namespace) -> Run | None:
     if options.resume is None:
         return None
     path = record_path(options.resume)
+    if options.out is not None and options.out.resolve() != path.parent.resolve():
+        raise ConfigError(f"--resume completes {path}, where it is; leave --out {options.out} away")
     if path.is_file() and is_empty_record(path):  # killed while it started, so this run is the first one
         options.out = path.parent
         return None
     return read_run(path)
+
+
+def _miniature_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> tuple[list[LoopItem], Source]:
+    """What a CPU runs of decode loops. They are planned in full before, so that a mistake is found without a GPU."""
+    all_of_it = argparse.Namespace(**vars(options) | {"only": []})
+    plan_items(all_of_it, source, catalog)
+    small = miniature(source)
+    try:
+        return plan_items(options, small, catalog), small
+    except ConfigError:
+        plan_items(options, source, catalog)  # says what --only does not match
+        raise ConfigError(
+            f"a CPU runs a miniature of {source.path}, in which --only {' '.join(options.only)} matches no loop; "
+            "choose stacks by their names, or keys of its --plan"
+        ) from None
 
 
 def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> None:
@@ -145,9 +162,9 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
     loops = source.config.decode_loop is not None
     if loops and options.shard is not None:
         raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
-    items = plan_items(options, source, catalog)
-    if loops and device == "cpu":  # planned in full before, so that a mistake is found without a GPU
-        source = miniature(source)
+    if loops and device == "cpu":
+        items, source = _miniature_items(options, source, catalog)
+    else:
         items = plan_items(options, source, catalog)
     if options.shard is not None:
         items = shard_of(items, *parse_shard(options.shard))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shlex
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +50,7 @@ class Writer:
                 else:
                     raise RecordError(
                         f"{path} already exists, and records are never overwritten{elsewhere}, "
-                        "or complete it with run --resume"
+                        f"or complete it with --resume {shlex.quote(str(path.parent))}"
                     )
             except BaseException:
                 self._file.close()

@@ -406,7 +406,9 @@ def _blocks(comparison: Comparison, picture: str | None, sort: Sort) -> list[str
     blocks += _details(f"All cells and metrics ({len(everything.rows)})", everything)
     usual = PRESETS["pr"].rate
     stricter = f", which allows {usual * 100:g} % of false alarms" if comparison.rule.rate != usual else ""
-    blocks += [explanation(comparison), f"{as_code(command(comparison))}{stricter}"]
+    is_elsewhere = any(not os.path.exists(shown_folder(runs)) for _, runs in comparison.sides)
+    where = ", in the folder that holds these" if is_elsewhere else ""
+    blocks += [explanation(comparison), f"{as_code(command(comparison))}{where}{stricter}"]
     return [block for block in blocks if block and (isinstance(block, str) or block.rows or block.kind == "all")]
 
 

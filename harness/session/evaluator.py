@@ -8,6 +8,7 @@ apply, its edge cases once per process, then this point), and has those that pas
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter
@@ -420,9 +421,19 @@ class Evaluator:
             findings = [self._at_known_failure(variant, item)]
         elif item.axes is not None or item.name is not None:
             findings = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
+            if item.axes is not None:
+                findings = itertools.chain(findings, self._as_random_batch(variant, Point(item.axes)))
         else:
             findings = self._findings(variant)
         return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in findings)
+
+    def _as_random_batch(self, variant: Variant, point: Point) -> Iterator[Finding]:
+        """Where a random batch of this seed lies at another alignment than an edge case."""
+        from harness.verify.random_batches import Drawn, checked
+
+        batch = Drawn(point, self._job.seed)
+        if self._states[variant.id].bad_import is None and batch.shift > 1:
+            yield checked(self.catalog.operators[variant.operator], variant, batch, self._job.device)
 
     def _verified_first(self, item: Verify, variant: Variant) -> Iterator[Heartbeat | Checked]:
         """What ``cells`` does first for a variant, which it then does not repeat; the finding of one that is wrong."""

@@ -62,7 +62,7 @@ def working_tree(without: Path) -> Revision:
     _check_repository()
     commit = resolve("HEAD", "HEAD").commit
     digest = hashlib.sha256()
-    changed = _changed(without)
+    changed = changed_files(without)
     for name in changed:
         path = _top() / name
         content = path.read_bytes() if path.is_file() else b""
@@ -122,7 +122,7 @@ def _top() -> Path:
     return Path(_git("rev-parse", "--show-toplevel").stdout.rstrip("\n"))
 
 
-def _changed(without: Path) -> list[str]:
+def changed_files(without: Path) -> list[str]:
     """Files that differ from the last commit, deleted ones too, and untracked ones that git does not ignore."""
     listings = (
         ("diff", "--name-only", "--no-renames", "-z", "HEAD"),
@@ -135,7 +135,7 @@ def _changed(without: Path) -> list[str]:
 
 def _copy_changes(tree: Path, without: Path) -> None:
     top = _top()
-    for name in _changed(without):
+    for name in changed_files(without):
         source, target = top / name, tree / name
         if source.is_file() or source.is_symlink():
             target.parent.mkdir(parents=True, exist_ok=True)

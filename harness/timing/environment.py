@@ -182,9 +182,9 @@ def _git_state() -> tuple[str | None, bool]:
     if given := os.environ.get("BENCH_COMMIT", ""):
         return given.removesuffix("+")[:10] or None, given.endswith("+")
     try:
-        tracked = git(ROOT, "ls-files", "--error-unmatch", "bench.py", limit_s=10)
+        tracked = git(ROOT, "cat-file", "-e", "HEAD:./bench.py", limit_s=10)
         commit = git(ROOT, "rev-parse", "--short=10", "HEAD", limit_s=10)
-        changes = git(ROOT, "status", "--porcelain", "--untracked-files=no", limit_s=10)
+        changes = git(ROOT, "status", "--porcelain", "--untracked-files=no", "--", ".", limit_s=10)
     except (OSError, subprocess.SubprocessError):
         return None, False
     if tracked.returncode or commit.returncode:

@@ -135,7 +135,7 @@ def check_random(
             keep(Finding(**_place(operator, drawn), status=Status.SKIPPED, reason=reason))
             return
         announce(operator.label(drawn.point), drawn.seed)
-        finding = _checked(operator, variant, drawn, device, counting)
+        finding = checked(operator, variant, drawn, device, counting)
         if finding.status.is_bad:
             end = min(end, time.monotonic() + SHRINK_S) if not lost() else -math.inf
             failed.append(finding)
@@ -149,9 +149,15 @@ def check_random(
     return failed[-1] if failed else None
 
 
-def _checked(
-    operator: Operator, variant: Variant, drawn: Drawn, device: str, counting: Callable[[], AbstractContextManager]
+def checked(
+    operator: Operator,
+    variant: Variant,
+    drawn: Drawn,
+    device: str,
+    counting: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Finding:
+    """The finding at one batch. counting: is around every launch, and may raise LeftOut."""
+
     def verify(passed_checks: set[str]) -> None:
         aligned = {"shift": 0} if variant.known_failure_at("", "unaligned") else {}
         fixture = fixture_of(operator, drawn, device, passed_checks=passed_checks, **aligned)

@@ -434,6 +434,7 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
             "is_current_stream_capturing": lambda: gpu.stream.capture is not None,
             "_sleep": lambda cycles: gpu.submit(Operation("spin_kernel", cycles / CYCLES_PER_NS)),
             "get_device_properties": gpu.properties,
+            "mem_get_info": lambda: (2**36, 2**36),
             "current_device": lambda: 0,
             "set_device": lambda device: None,
             "memory_stats": gpu.memory.stats,

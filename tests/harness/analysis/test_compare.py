@@ -441,9 +441,10 @@ def test_pairing_by_round_cancels_what_both_variants_of_a_round_share():
     assert cell.verdict == "slower"
 
 
-def test_a_variant_against_itself_is_the_same_and_an_unknown_one_is_named():
+def test_a_variant_against_itself_is_refused_and_an_unknown_one_is_named():
     runs = sweep(1)
-    assert {cell.verdict for cell in compare_variants(runs, "cuda_fused", "cuda_fused").gating_cells} == {"same"}
+    with pytest.raises(CompareError, match="on both sides"):
+        compare_variants(runs, "cuda_fused", "cuda_fused")
     with pytest.raises(CompareError, match="did you mean cuda_fused"):
         compare_variants(runs, "cuda_fuse", "op_chain")
     with pytest.raises(CompareError, match="no point"):

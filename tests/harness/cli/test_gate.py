@@ -420,7 +420,7 @@ def test_an_interrupted_gate_goes_on(suite, monkeypatch):
     monkeypatch.setenv("GATE_INTERRUPT", "5")
     code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
     assert code == 130
-    assert "continue with gate --resume ../out" in err
+    assert "continue with python bench.py gate --resume ../out" in err
     assert len(git(suite, "worktree", "list").splitlines()) == 1
     before = Path("../out/head/run2.jsonl").read_bytes()
     code, _, err = bench("--resume", "../out")
@@ -448,7 +448,7 @@ def test_a_side_that_cannot_run_is_no_verdict(suite):
     assert code == 2
     assert "a process of head, working tree" in err
     assert "unknown operator 'decode_natve'" in err
-    assert "continue with gate --resume ../out once the cause is fixed" in err
+    assert "continue with python bench.py gate --resume ../out once the cause is fixed" in err
     assert "Traceback" not in err
     times(suite)
 

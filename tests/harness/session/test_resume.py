@@ -154,8 +154,14 @@ def test_another_machine_or_code_is_refused(changed, before, now, bench):
     assert keys() == KEYS[:1]
 
 
-def test_out_and_resume_exclude_each_other_and_a_missing_record_is_named(bench):
-    assert "not allowed with argument --resume" in bench("--resume", "out", "--out", "other")[2]
+def test_out_beside_resume_is_the_folder_of_the_record(bench):
+    assert bench("--out", "out")[0] == 0
+    assert bench("--resume", "out/run.jsonl", "--out", "out")[0] == 0
+    code, _, err, _ = bench("--resume", "out", "--out", "other")
+    assert (code, err) == (2, "error: --resume completes out/run.jsonl, where it is; leave --out other away")
+
+
+def test_a_missing_record_is_named(bench):
     code, _, err, _ = bench("--resume", "nowhere")
     assert (code, err) == (2, "error: cannot read nowhere: No such file or directory")
 
@@ -186,7 +192,9 @@ def test_an_interrupt_while_plots_are_drawn_leaves_a_complete_record(bench, monk
 
     monkeypatch.setattr("harness.cli.recording.report", interrupt)
     code, _, err, _ = bench("--out", "my runs")
-    said = "the record my runs/run.jsonl is complete; draw its plots with python bench.py plot 'my runs'"
+    said = (
+        "the record my runs/run.jsonl is complete; draw its plots with python bench.py plot 'my runs' --out 'my runs'"
+    )
     assert (code, err) == (130, f"interrupted: {said}")
 
 

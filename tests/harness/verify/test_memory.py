@@ -31,16 +31,14 @@ def test_a_cell_that_cannot_fit_is_refused_with_the_estimate(tmp_path):
     assert huge.reason.needed_bytes > huge.reason.free_bytes > 0
 
 
-@pytest.mark.parametrize("name", ["decode_flatten", "gather_block_tables", "k_quant_gather", "mamba_state_gather"])
+@pytest.mark.parametrize("name", discover_operators())
 def test_the_estimate_is_near_the_size(name, monkeypatch):
-    monkeypatch.setattr(memory, "LARGE", 1024)
-    monkeypatch.setattr(memory, "SMALL", 256)
     operator = discover_operators()[name]
-    point = operator.complete({"max_model_len": 1024, "batch_size": 2048})
+    point = operator.complete({"batch_size": 1024})
     monkeypatch.setattr(memory, "_free_on_host", lambda: 0)
     reason = memory.too_large(operator, point, "cpu")
     size = tensor_bytes(operator.make_inputs(point, 0)) + tensor_bytes(operator.make_outputs(point))
-    assert reason.needed_bytes == pytest.approx(5 * size, rel=0.1)
+    assert reason.needed_bytes == pytest.approx(5 * size, rel=0.2)
 
 
 def test_files_in_the_page_cache_of_a_container_count_as_free(tmp_path, monkeypatch):
@@ -53,10 +51,8 @@ def test_files_in_the_page_cache_of_a_container_count_as_free(tmp_path, monkeypa
     assert memory._free_on_host() > 5000
 
 
-def test_two_sizes_may_be_too_large_together():
-    operator = discover_operators()["decode_flatten"]
-    sizes = {"next_n": 1, "max_model_len": 200_000, "block_size": 1}
-    many, few = ({"batch_size": n, "max_num_batched_tokens": n} for n in (200_000, 2))
-    reason = memory.too_large(operator, operator.complete(sizes | many), "cpu")
-    assert reason.needed_bytes > 4 * 200_000**2
-    assert memory.too_large(operator, operator.complete(sizes | few), "cpu") is None
+def test_many_groups_may_be_too_large():
+    operator = discover_operators()["gather_block_tables"]
+    sizes = {"batch_size": 65536, "max_model_len": 65536, "block_size": 1, "num_groups": 8}
+    reason = memory.too_large(operator, operator.complete(sizes), "cpu")
+    assert reason.needed_bytes > 2 * 2**37
