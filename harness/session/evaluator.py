@@ -428,12 +428,14 @@ class Evaluator:
         return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in findings)
 
     def _as_random_batch(self, variant: Variant, point: Point) -> Iterator[Finding]:
-        """Where a random batch of this seed lies at another alignment than an edge case."""
+        """What a random batch of this seed finds at an alignment that edge cases do not have."""
         from harness.verify.random_batches import Drawn, checked
 
         batch = Drawn(point, self._job.seed)
         if self._states[variant.id].bad_import is None and batch.shift > 1:
-            yield checked(self.catalog.operators[variant.operator], variant, batch, self._job.device)
+            finding = checked(self.catalog.operators[variant.operator], variant, batch, self._job.device)
+            if finding.status.is_bad:
+                yield finding
 
     def _verified_first(self, item: Verify, variant: Variant) -> Iterator[Heartbeat | Checked]:
         """What ``cells`` does first for a variant, which it then does not repeat; the finding of one that is wrong."""

@@ -1,10 +1,32 @@
 """Numbers and names in sentences."""
 
 import json
+import shutil
+import sys
 
 import pytest
 
-from harness.wording import first_line, signed, significant
+from harness.wording import first_line, program, signed, significant
+
+
+@pytest.mark.parametrize(
+    ("called", "arguments", "words"),
+    [
+        (["python", "bench.py", "list"], 2, ["python", "bench.py"]),
+        (
+            [".venv/bin/python", "-P", "../suite/bench.py", "list", "x"],
+            3,
+            [".venv/bin/python", "-P", "../suite/bench.py"],
+        ),
+        (["python", "-m", "pytest"], 1, ["python", "bench.py"]),
+        (["python", "venv/bin/spec-decode-bench", "list"], 2, ["venv/bin/spec-decode-bench"]),
+    ],
+)
+def test_the_program_is_named_as_it_was_called(called, arguments, words, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", called)
+    monkeypatch.setattr(sys, "argv", called[-arguments:])
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert program() == words
 
 
 @pytest.mark.parametrize(

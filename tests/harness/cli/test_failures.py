@@ -167,6 +167,47 @@ def test_every_edge_case_and_sequence_is_taken_by_its_name(parse, catalog):
             assert parse(f"{operator.name}/{variant}/{name}").name == name
 
 
+MISALIGNED = """\
+from harness.contract import variant
+from baselines.decode_native.chains import chain_clamp
+
+@variant("decode_native", skip=chain_clamp.__variant__.skip)
+def misaligned(point, x, out):
+    work = chain_clamp(point, x, out)
+    def launch():
+        work()
+        if x.seq_lens.data_ptr() % 16 == 8:
+            out.buffer[:1] += 1
+    return launch
+"""
+CHANGES_TORCH = """\
+import torch
+from harness.contract import variant
+
+torch.set_default_dtype(torch.float64)
+
+@variant("decode_native")
+def imported(point, x, out):
+    return lambda: None
+"""
+
+
+@pytest.mark.parametrize("text", [MISALIGNED, CHANGES_TORCH], ids=["random batch", "import"])
+def test_other_failures_are_repeated_alone_too(text, tmp_path):
+    name = re.search(r"def (\w+)\(point", text)[1]
+    (tmp_path / "one.yaml").write_text(
+        f"name: one\noperators: [decode_native]\nvariants: [{name}]\nsweep: [{{batch_size: 3}}]\n"
+    )
+    (tmp_path / "mine.py").write_text(text)
+    arguments = ["verify", tmp_path / "one.yaml", "--variants", tmp_path / "mine.py", "--device", "cpu", "--seed", 3]
+    code, out, _ = call(*arguments, "--no-array", "--random", 30)
+    assert code == 1
+    repeat = next(line for line in out.splitlines() if line.startswith("this one alone: "))
+    again, out, _ = call(*shlex.split(repeat.removeprefix("this one alone: "))[2:])
+    assert again == 1
+    assert f"decode_native/{name} at " in out
+
+
 def test_every_random_batch_is_taken_by_its_label(parse, catalog):
     for operator in catalog.operators.values():
         variant = catalog.of(operator.name)[0].id
@@ -182,6 +223,7 @@ def test_every_random_batch_is_taken_by_its_label(parse, catalog):
         ("decode_native/chian/default", "no variant 'chian' of decode_native; did you mean chain?"),
         ("decode_native/chain/paddng rows", "did you mean padding rows?"),
         ("decode_native/chain/bach_size=3", "no axis 'bach_size'; did you mean batch_size?"),
+        ("loop/chains/concurrency=1", "a decode loop is no point"),
         ("decode_native/chain/batch_size=0", "batch_size=0: must be an integer from 1 to"),
         ("decode_native/chain/batch_size=9000", "must not exceed max_num_batched_tokens"),
     ],

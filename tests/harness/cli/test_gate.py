@@ -483,6 +483,7 @@ TRITON = ("--set", "variants=[triton_fused]", "--set", "baseline=triton_fused", 
         (("--resume", "nowhere"), "no gate here"),
         (("tiny.yaml", "--resume", "nowhere"), "not allowed with argument CONFIG"),
         (("--base", "base", "--resume", "nowhere"), "goes on as it was begun"),
+        (("--resume", "nowhere", "--preset", "nightly"), "goes on as it was begun"),
     ],
 )
 def test_what_cannot_be_gated(arguments, message, suite):
