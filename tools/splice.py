@@ -27,7 +27,7 @@ from typing import Any
 from harness.analysis.across_gpus import across_gpus
 from harness.analysis.decode_loop import alone, delta, reference_of, value
 from harness.analysis.decode_loop import by_point as loops_by_point
-from harness.analysis.estimators import estimates, residuals
+from harness.analysis.estimators import estimates, reason_to_disagree, residuals
 from harness.analysis.seconds import ACTIVITIES, seconds_of
 from harness.analysis.stats import (
     block_copy_us,
@@ -226,6 +226,20 @@ def by_point(run: Run, operator: str) -> dict[str, dict[str, Cell]]:
     return points
 
 
+def doubts(shown: Iterable[tuple[Run, Cell]]) -> list[str]:
+    """A line that says why estimators disagree on the cells marked ``?``; nothing where none is."""
+    reasons = Counter(reason for run, cell in shown if (reason := doubt(run, cell)) is not None)
+    text = "; ".join(f"{reason} ({counted(count, 'cell')})" for reason, count in reasons.most_common())
+    return ["", f"`?`, the estimators of the GPU time disagree: {text}."] if reasons else []
+
+
+def doubt(run: Run, cell: Cell) -> str | None:
+    """Why the estimators disagree on a cell; None where they do not."""
+    if estimators_agree(run, cell) is not False:
+        return None
+    return reason_to_disagree(cell.metrics, run.header.environment.l2_bytes) or NO_REASON
+
+
 def gpu_and_versions(run: Run) -> str:
     found = run.header.environment
     return f"{found.gpu}, driver {found.driver}, torch {found.torch}, Triton {found.triton}"
@@ -241,6 +255,8 @@ def packages_of(run: Run) -> str:
     return ", ".join(f"{name} {environment.package(name)}" for name in environment.packages)
 
 
+#: Of a disagreement that no model explains.
+NO_REASON = "no known reason"
 #: Where the code of kernels lies.
 KERNELS = ("kernels", "upstream")
 #: More names of changed kernels are not written out.
@@ -343,11 +359,12 @@ def headline() -> list[str]:
         fused = min(("triton_fused", "cuda_fused"), key=times.__getitem__)
         launches = [cells[name].metrics.launches for name in (before, fused)]
         speed_up = f"{significant(times[before] / times[fused], 2)}×"
-        microseconds = [significant(times[name]) for name in (before, fused)]
+        microseconds = [f"{significant(times[name])}{'?' * bool(doubt(run, cells[name]))}" for name in (before, fused)]
         row = [f"`{operator}`", f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)]
         rows.append(row)
-        shown += [(run.header, cells[name].variant_id) for name in (before, fused)]
-    return [*markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows), *stale(shown)]
+        shown += [(run, cells[name]) for name in (before, fused)]
+    table = markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows)
+    return [*table, *doubts(shown), *stale((run.header, cell.variant_id) for run, cell in shown)]
 
 
 def summary(gpu: str = GPU) -> list[str]:
@@ -359,12 +376,13 @@ def summary(gpu: str = GPU) -> list[str]:
         first, *others = row_of(run, cells, [before, *shown], with_ratio=False)
         label = f"{UPSTREAM.get(before, before)}: " if before in cells else ""
         rows.append([f"`{operator}`", label + first, *others])
-        timed += [(run.header, cells[name].variant_id) for name in (before, *shown) if name in cells]
+        timed += [(run, cells[name]) for name in (before, *shown) if name in cells]
     run = record(f"{gpu}/upstream")
-    records = ", ".join(f"`{name}`" for name in dict.fromkeys(one.name for one, _ in timed))
+    records = ", ".join(f"`{name}`" for name in dict.fromkeys(one.header.name for one, _ in timed))
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
     head = ["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"]
-    return [*markdown_table(head, rows), "", note, *stale(timed)]
+    old = stale((one.header, cell.variant_id) for one, cell in timed)
+    return [*markdown_table(head, rows), "", note, *doubts(timed), *old]
 
 
 def overview(names: Sequence[str] = GLANCE) -> list[str]:
@@ -466,36 +484,39 @@ def engines() -> list[str]:
     """Kernels of engines beside the fused kernels, at the points of ``upstream`` at which they were timed. Those with
     padding are only in the record.
     """
-    run, rows, limited = record(f"{H100}/upstream"), [], []
+    run, rows, limited, timed = record(f"{H100}/upstream"), [], [], []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         for label, cells in by_point(run, operator).items():
             for engine in (name for name in UPSTREAM if name in cells and interval(cells[name], "gpu_us")):
                 limited.append(cells[engine])
                 if "padding=" not in label:
-                    shown = row_of(run, cells, [engine, "triton_fused", "cuda_fused"])
-                    rows.append([f"`{operator}`", f"`{engine}`", as_text(label), *shown])
+                    names = [engine, "triton_fused", "cuda_fused"]
+                    rows.append([f"`{operator}`", f"`{engine}`", as_text(label), *row_of(run, cells, names)])
+                    timed += [(run, cells[name]) for name in names if name in cells]
     notes = [
         f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`.",
         *map(as_text, known_failure_warnings(limited)),
     ]
     head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "copy bound"]
-    return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note)), *stale(timed_in(run))]
+    below = [line for note in notes for line in ("", note)]
+    return [*markdown_table(head, rows, 3), *doubts(timed), *below, *stale(timed_in(run))]
 
 
 def vllm_step() -> list[str]:
     """vLLM's kernels of a step, and its functions around them, beside the fused kernels: the first point of 128
     requests of each operator, and at how many points of the record vLLM's results were exact.
     """
-    run, rows = record(f"{H100}/upstream_step"), []
+    run, rows, timed = record(f"{H100}/upstream_step"), [], []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         points = by_point(run, operator)
         label = SUMMARY_POINT if SUMMARY_POINT in points else next(one for one in points if "batch_size=128" in one)
         exact = [counted_passed(points, name) for name in ("vllm", "vllm_call")]
-        shown = row_of(run, points[label], ["vllm", "vllm_call", "triton_fused", "cuda_fused"])
-        rows.append([f"`{operator}`", " · ".join(exact), *shown])
+        names = ["vllm", "vllm_call", "triton_fused", "cuda_fused"]
+        rows.append([f"`{operator}`", " · ".join(exact), *row_of(run, points[label], names)])
+        timed += [(run, points[label][name]) for name in names if name in points[label]]
     head = ["", "exact", "`vllm`", "`vllm_call`", "Triton", "CUDA C++", "copy bound"]
     notes = f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`."
-    return [*markdown_table(head, rows, 2), "", notes, *stale(timed_in(run))]
+    return [*markdown_table(head, rows, 2), *doubts(timed), "", notes, *stale(timed_in(run))]
 
 
 def counted_passed(points: Mapping[str, Mapping[str, Cell]], variant: str) -> str:
@@ -544,8 +565,10 @@ def agreement(names: Sequence[str] = RECORDS) -> list[str]:
         marked = Counter(operator for operator, agree in answers if agree is False)
         agreeing = sum(agree is True for _, agree in answers)
         where = ", ".join(f"`{operator}` {count}" for operator, count in marked.most_common())
-        rows.append([f"`{run.header.name}`", where or "none", str(agreeing + marked.total()), str(agreeing)])
-    return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
+        unexplained = sum(doubt(run, cell) == NO_REASON for cell in run.cells)
+        numbers = map(str, (agreeing + marked.total(), agreeing, unexplained))
+        rows.append([f"`{run.header.name}`", where or "none", *numbers])
+    return markdown_table(["record", "cells marked `?`", "timed cells", "agree", NO_REASON], rows, 2)
 
 
 def seconds() -> list[str]:
@@ -759,6 +782,7 @@ def tables(run: Run) -> list[str]:
         table = markdown_table(head, rows, len(axes))
         table += ["", f"Unless a row says otherwise: {as_text(shared)}."] if shared else []
         table += ["", f"Skipped: {as_text('; '.join(reasons))}."] if reasons else []
+        table += doubts((run, cell) for cells in points.values() for cell in cells.values())
         lines += folded(f"<code>{operator}</code>: {counted(len(rows), 'point')}, {len(named)} variants", table)
     return [*lines[:-1], *stale(timed_in(run))]
 

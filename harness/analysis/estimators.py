@@ -284,11 +284,11 @@ def disagreement(metrics: Metrics | None, calibration: Calibration | None, l2_by
     estimated = estimates(metrics, calibration)
     if estimated is None or estimated.agree:
         return None
-    reason = _reason(metrics, l2_bytes)
+    reason = reason_to_disagree(metrics, l2_bytes)
     return f"estimators disagree: {estimated}" + (f" ({reason})" if reason else "")
 
 
-def _reason(metrics: Metrics, l2_bytes: int | None) -> str | None:
+def reason_to_disagree(metrics: Metrics, l2_bytes: int | None) -> str | None:
     """Why the time of a call depends on what runs before it, which differs from estimator to estimator."""
     if metrics.uses_bus:
         return "host memory over the bus"
