@@ -168,14 +168,16 @@ def checkouts(needs: Sequence[str]) -> dict[str, Checkout]:
 
 
 def _are_edited(files: Iterable[Path], distribution: str, folder: Path) -> bool:
-    """Whether files differ from what a distribution installed beside ``folder``: by hash, or large ones by size."""
-    paths = {path.relative_to(folder.parent).as_posix(): path for path in files}
-    return any(
-        _is_edited(paths[name], *known)
+    """Whether files are not those that a distribution installed beside ``folder``: by hash, or large ones by size. What
+    no RECORD lists may be anything.
+    """
+    installed = {
+        name: known
         for one in importlib.metadata.distributions(name=distribution, path=[str(folder.parent)])
         for name, *known in csv.reader((one.read_text("RECORD") or "").splitlines())
-        if name in paths
-    )
+    }
+    paths = {path.relative_to(folder.parent).as_posix(): path for path in files}
+    return any(name not in installed or _is_edited(path, *installed[name]) for name, path in paths.items())
 
 
 def _is_edited(path: Path, known_hash: str, known_size: str) -> bool:

@@ -15,15 +15,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
+from packaging.version import InvalidVersion, Version
 
 from harness.analysis import stats
 from harness.analysis.moderated import moderate
 from harness.records.differences import differences, values_of
-from harness.records.schema import Cell, Checkout, Environment, RecordError, Run
+from harness.records.schema import Cell, Environment, RecordError, Run
 from harness.wording import counted, project
 
 #: Relative change that is worth a line.
@@ -165,8 +167,8 @@ def _states(runs: Sequence[Run]) -> tuple[State, ...]:
 
 
 def _in_order(groups: list[list[Run]]) -> tuple[list[list[Run]], Callable[[Environment], str]]:
-    """(the runs of each state in the order of time, what names a state): the suite's commit; where that is one, what
-    changed of the packages that variants wrap, by the dates of its checkouts where all states have one.
+    """(the runs of each state in order, what names a state): of time and the suite's commit; where that is one, of what
+    changed of the packages that variants wrap, by the dates of checkouts or the versions of releases.
     """
     environments = [members[0].header.environment for members in groups]
     names = dict.fromkeys(name for environment in environments for name in environment.wrapped)
@@ -181,8 +183,16 @@ def _in_order(groups: list[list[Run]]) -> tuple[list[list[Run]], Callable[[Envir
         checkouts = members[0].header.environment.checkouts
         return [datetime.fromisoformat(checkouts[name].date) for name in changing]
 
-    dated = all(environment.checkouts.get(name, Checkout()).date for environment in environments for name in changing)
-    return sorted(groups, key=committed) if dated else groups, name_of
+    def released(members: list[Run]) -> list[Version]:
+        return [Version(members[0].header.environment.packages[name]) for name in changing]
+
+    checkouts = [environment.checkouts.get(name) for environment in environments for name in changing]
+    if all(checkout is not None and checkout.date for checkout in checkouts):
+        return sorted(groups, key=committed), name_of
+    if not any(checkouts):
+        with suppress(KeyError, InvalidVersion):  # of one that is absent, or unknown
+            return sorted(groups, key=released), name_of
+    return groups, name_of
 
 
 def _commit(environment: Environment) -> str:

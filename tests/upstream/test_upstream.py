@@ -56,6 +56,7 @@ def package(tmp_path, monkeypatch):
     (folder / "library" / "__init__.py").write_text("raise RuntimeError\n__version__ = '2.5.0'\n")
     (tmp_path / "engine-0.33.0.dist-info").mkdir()
     (tmp_path / "engine-0.33.0.dist-info" / "METADATA").write_text("Name: engine\nVersion: 0.33.0\n")
+    (tmp_path / "engine-0.33.0.dist-info" / "RECORD").write_text("engine/kernels.py,,\nengine/library/__init__.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     return folder
 
@@ -164,6 +165,8 @@ def test_an_edited_file_of_a_release_is_told_apart(large, package, monkeypatch):
 def test_a_checkout_is_told_from_a_release(package, monkeypatch):
     needs = ["engine:kernels.py"]
     assert checkouts(needs) == {}
+    (package.parent / "engine-0.33.0.dist-info" / "RECORD").unlink()  # what no RECORD lists may be anything
+    assert checkouts(needs)["engine"].files is not None
     shutil.rmtree(package.parent / "engine-0.33.0.dist-info")
     unpacked = checkouts(needs)["engine"]
     assert unpacked.commit is None

@@ -124,6 +124,16 @@ def test_of_one_commit_the_checkouts_of_a_package_are_the_states():
     assert "packages.vllm unknown → 0.33.0" in states[1].differs
 
 
+def test_of_one_commit_the_releases_of_a_package_are_in_their_order():
+    versions = ["0.33.0", "0.9.2", "0.22.1"]
+    environments = {
+        place: factory.gpu_environment(commit="000000afff", packages={"vllm": version})
+        for place, version in enumerate(versions)
+    }
+    states = history(histories.runs({"a": [5.0] * 3}, 1, environments)).states
+    assert [state.name for state in states] == ["vLLM 0.9.2", "vLLM 0.22.1", "vLLM 0.33.0"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
