@@ -479,7 +479,7 @@ class Evaluator:
                 self._known = {operator.name: {}}
             of = operator, variant, self._job.device, self._job.seed, self._thorough
             known = self._known[operator.name]
-            announce = lambda place, name: self.send(Heartbeat(variant.name, "verify", place, name))  # noqa: E731
+            announce = lambda place: self.send(Heartbeat(variant.name, "verify", **place))  # noqa: E731
             for finding in check_variant(*of, only=only, known=known, announce=announce):
                 findings.append(finding)
                 yield finding
@@ -513,7 +513,7 @@ class Evaluator:
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
                 lost=lambda: is_context_lost(self._job.device),
                 announce=lambda name, seed: self.send(
-                    Heartbeat(variant.name, "verify", Place.RANDOM_BATCH, name, seed)
+                    Heartbeat(variant.name, "verify", Place.RANDOM_BATCH, name, seed=seed)
                 ),
             )
         if failed is not None:

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from harness.config.load import Measure
 from harness.config.work_items import Cells, Checked, LoopItem, OfVariant, RandomBatches, Verify
+from harness.contract import Buffers
 from harness.records.decode_loop import Loop
 from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Status
 
@@ -92,13 +93,14 @@ class Heartbeat(_Message):
 
     In the phase "measure" the variants of an item are interleaved, with one heartbeat per round; in "block" one has
     control.
-    place, name, seed: what it is verified on, of Verify and RandomBatches; seed: of a random batch.
+    place, name, buffers, seed: what it is verified on, of Verify and RandomBatches; seed: of a random batch.
     """
 
     variant: str
     phase: Literal["verify", "measure", "block", "audit"]
     place: Place | None = None
     name: str = ""
+    buffers: Buffers | None = None
     seed: int | None = None
 
 

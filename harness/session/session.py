@@ -373,7 +373,7 @@ def _blame(item: Any, attribution: FaultAttribution, death: WorkerDied) -> dict[
     culprit = attribution.culprit
     fields = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}
     if (at := attribution.heartbeat) is not None and at.place is not None:
-        fields |= {"place": at.place, "name": at.name, "seed": at.seed}
+        fields |= {"place": at.place, "name": at.name, "buffers": at.buffers, "seed": at.seed}
     return fields
 
 

@@ -76,7 +76,7 @@ def check_variant(
     checks: DeviceChecks | None = None,
     only: EdgeCaseName | None = None,
     known: dict[Any, Batch] | None = None,
-    announce: Callable[[Place, str], None] = lambda place, name: None,
+    announce: Callable[[Mapping[str, Any]], None] = lambda place: None,
 ) -> Iterator[Finding]:
     """One finding for each edge case and each sequence. An exception in the variant is a finding as well.
 
@@ -93,7 +93,7 @@ def check_variant(
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     only:     the only one to run, whether the variant has a known failure there or not.
     known:    of earlier variants of the operator, as in Fixture.
-    announce: called before each of them.
+    announce: called before each of them with its place, fields of Finding.
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
@@ -165,7 +165,7 @@ class _VariantChecks:
     thorough: bool
     compiles: bool
     known: dict[Any, Batch]
-    announce: Callable[[Place, str], None]
+    announce: Callable[[Mapping[str, Any]], None]
     only: EdgeCaseName | None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
@@ -265,7 +265,7 @@ class _VariantChecks:
         return self._finding(place, check)
 
     def _finding(self, place: Mapping[str, Any], check: Callable[[set[str]], None]) -> Finding:
-        self.announce(place["place"], place["name"])
+        self.announce(place)
 
         def within(passed_checks: set[str]) -> None:
             with nullcontext() if self.compiles else no_recompilation():
@@ -325,7 +325,7 @@ def far_rows(
     device: str,
     seed: int,
     only: EdgeCaseName | None = None,
-    announce: Callable[[Place, str], None] = lambda place, name: None,
+    announce: Callable[[Mapping[str, Any]], None] = lambda place: None,
 ) -> Iterator[Finding]:
     """Launches with an input or an output whose rows lie so far apart that offsets exceed 2^31, at the first edge cases
     at which their stride is free. Where memory is short there is none.
@@ -340,7 +340,7 @@ def far_rows(
         for (argument, tensor), stride in far_strides(operator, case, seed).items():
             if made[argument, tensor] == FAR_POINTS:
                 continue
-            announce(Place.EDGE_CASE, case.name)
+            announce(place)
             made[argument, tensor] += 1
             make = partial(Fixture, operator, point, device, seed, case.edit, batches=2, **{argument: {tensor: stride}})
             with most_of_the_memory(device):
@@ -365,7 +365,7 @@ def in_place(
     device: str,
     seed: int,
     only: EdgeCaseName | None = None,
-    announce: Callable[[Place, str], None] = lambda place, name: None,
+    announce: Callable[[Mapping[str, Any]], None] = lambda place: None,
 ) -> Iterator[Finding]:
     """A launch at every edge case with one array as input and output where the operator's engine has one. Where
     Triton's interpreter or torch.compile needs seconds, at the first edge case of each choice of such arrays.
@@ -384,7 +384,7 @@ def in_place(
         slow = variant.is_slow_to_verify or interpreted.launches > first
         if not shared or (slow and shared in made):
             continue
-        announce(Place.EDGE_CASE, case.name)
+        announce(place)
         made.add(shared)
         yield finding_of(place, partial(_check_in_place, fixture, variant))
 

@@ -210,14 +210,22 @@ def crashes(point, x, out):
 
 
 @pytest.mark.parametrize(
-    ("where", "parts", "not_run"),
+    ("where", "parts", "not_run", "passed", "told"),
     [
-        ("point.compress_ratio == 3 and point.batch_size > 1", ("--random", 200, "--no-array"), 0),
-        ("point.batch_size > 400", ("--random", 0), 100),
+        (
+            "point.compress_ratio == 3 and point.batch_size > 1",
+            ("--random", 200, "--no-array"),
+            0,
+            2,
+            "compress_ratio=3",
+        ),
+        ("point.batch_size > 400", ("--random", 0), 100, 2, "batch_size="),
+        ("x.seq_lens.data_ptr() % 16 == 4", ("--random", 0, "--no-array"), 0, 1, "unaligned buffers"),
     ],
-    ids=["random batch", "array"],
+    ids=["random batch", "array", "unaligned buffers"],
 )
-def test_a_crash_names_where_and_what_was_not_run(where, parts, not_run, config, tmp_path):
+def test_a_crash_names_where_and_what_was_not_run(where, parts, not_run, passed, told, config, tmp_path):
+    """passed: parts of which the summary counts what passed before the crash."""
     mine = tmp_path / "mine.py"
     mine.write_text(CRASHES.format(where=where))
     config.write_text(config.read_text().replace("[chain_clamp, flat_view]", "[crashes]"))
@@ -225,8 +233,9 @@ def test_a_crash_names_where_and_what_was_not_run(where, parts, not_run, config,
     code, out, err = call(*common, *parts)
     assert (code, err) == (1, "")
     assert "no_crash: the worker process was killed by SIGSEGV" in " ".join(out.split())
-    assert len(re.findall(r"\d+ passed,", out)) == 2  # at edge cases, and before the crash
+    assert len(re.findall(r"\d+ passed,", out)) == passed
     repeat = next(line for line in out.splitlines() if line.startswith("this one alone: "))
+    assert told in " ".join(out.split())
     flags = shlex.split(repeat)[shlex.split(repeat).index("verify") :]
     code, out_alone, _ = call(*flags)
     assert code == 1
