@@ -112,8 +112,6 @@ def _gpu_us(metrics: Metrics | KernelTimes) -> list[float]:
     return [slope + in_state - replay for slope, in_state, replay in zip(hot, metrics.state_us, fewest, strict=False)]
 
 
-#: Bytes that the one-block copy of the calibration reads and writes.
-BLOCK_COPY_BYTES = 8192
 #: Least median of a call in microseconds: a nanosecond is two clock cycles. A difference of two times may be less.
 MIN_PLAUSIBLE_US = 1e-3
 
@@ -184,17 +182,11 @@ def block_copy_us(calibration: Calibration) -> float:
 
 @cache
 def copy_bound_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes read and written, microseconds of the fastest copy kernel that moves at least as many), both ascending; in
-    the run's cache state.
-
-    In the hot state the one-block copy counts, too: it has neither loop nor bound, and is the fastest of its size.
+    """(bytes read and written, microseconds of the fastest copy kernel that moves at least as many, where its buffers
+    lie best), both ascending; in the run's cache state.
     """
     sizes = sorted(calibration.copies)
-    best = [min(float(np.median(_gpu_us(times))) for times in calibration.copies[size].values()) for size in sizes]
-    hot = not any(times.state_us for shapes in calibration.copies.values() for times in shapes.values())
-    if hot and BLOCK_COPY_BYTES in sizes:
-        at = sizes.index(BLOCK_COPY_BYTES)
-        best[at] = min(best[at], block_copy_us(calibration))
+    best = [min(min(_gpu_us(times)) for times in calibration.copies[size].values()) for size in sizes]
     return np.array(sizes, dtype=float), np.minimum.accumulate(np.array(best)[::-1])[::-1]
 
 

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from baselines.decode_native.operator import operator as native
 from harness.cli.one_point import parse_key
@@ -193,7 +195,8 @@ def imported(point, x, out):
 
 
 @pytest.mark.parametrize("text", [MISALIGNED, CHANGES_TORCH], ids=["random batch", "import"])
-def test_other_failures_are_repeated_alone_too(text, tmp_path):
+def test_other_failures_are_repeated_alone_too(text, tmp_path, request):
+    request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
     name = re.search(r"def (\w+)\(point", text)[1]
     (tmp_path / "one.yaml").write_text(
         f"name: one\noperators: [decode_native]\nvariants: [{name}]\nsweep: [{{batch_size: 3}}]\n"
