@@ -228,10 +228,10 @@ def _exported(console: Console, request: Request, path: Path) -> Path:
     tool = tools.find(request.tool, request.given)
     target = request.out / REPORTS[request.tool]
     if tool.problem:
-        export = (
-            nsys.export_command if tool.name == "nsys" else lambda name, report, _: ncu.export_command(name, report)
-        )
-        command = shlex.join(export(tool.name, path, Path(target.name)))
+        if tool.name == "nsys":
+            command = shlex.join(nsys.export_command(tool.name, path, Path(target.name)))
+        else:
+            command = f"{shlex.join(ncu.export_command(tool.name, path))} > {target.name}"
         raise ProfileError(f"{tool.complaint}; or export it where {tool.name} is: {command}")
     if not path.is_file():
         raise ReportError(f"cannot read {path}: no such file")
