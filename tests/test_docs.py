@@ -130,24 +130,27 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
 
 def sources_today(*variants, changed=()):
     """As a record of today's code has them, but for the files ``changed``."""
-    files = {name: now for one in variants for name, now in splice.kernel_files()[one].items()}
+    files = {name: now for one in variants for name, now in splice.variant_files()[one].items()}
     return files | dict.fromkeys(changed, "0" * 16)
 
 
-TRITON, CUDA = "decode_native/triton_fused", "decode_native/cuda_fused"
-HEADER = "kernels/decode_native/decode_native.cuh"
+TRITON, CUDA, CHAIN = "decode_native/triton_fused", "decode_native/cuda_fused", "decode_native/chain_clamp"
+HEADER, CHAINS = "kernels/decode_native/decode_native.cuh", "baselines/decode_native/chains.py"
 
 
 @pytest.mark.parametrize(
     ("changed", "line"),
-    [((), None), ([HEADER], f"1 of 2 kernels has changed since this record*: `{CUDA}`")],
-    ids=["none", "a header"],
+    [
+        ((), None),
+        ([HEADER], f"1 of 3 variants has changed since this record*: `{CUDA}`"),
+        ([CHAINS], f"1 of 3 variants has changed since this record*: `{CHAIN}`"),
+    ],
+    ids=["none", "a header", "a chain"],
 )
-def test_kernels_that_changed_since_their_record_are_named(changed, line):
-    cells = [factory.cell(*name.split("/"), {"batch_size": 8}, gpu=2.0) for name in (TRITON, CUDA)]
-    cells.append(factory.cell("decode_native", "chain_clamp", {"batch_size": 8}, gpu=5.0))
+def test_variants_that_changed_since_their_record_are_named(changed, line):
+    cells = [factory.cell(*name.split("/"), {"batch_size": 8}, gpu=2.0) for name in (TRITON, CUDA, CHAIN)]
     run = factory.run(factory.gpu_environment(), cells)
-    header = replace(run.header, sources=sources_today(TRITON, CUDA, changed=changed))
+    header = replace(run.header, sources=sources_today(TRITON, CUDA, CHAIN, changed=changed))
     text = "\n".join(splice.tables(replace(run, header=header)))
     assert line in text if line else "changed since" not in text
 

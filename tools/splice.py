@@ -264,24 +264,27 @@ MOST_NAMES = 4
 
 
 @cache
-def kernel_files() -> dict[str, dict[str, str]]:
-    """Kernels by the id of their variant -> the files that make them, by name -> hash."""
+def variant_files() -> dict[str, dict[str, str]]:
+    """Id of a variant -> the files that make it, by name -> hash: of a kernel with those of its package, of PyTorch
+    operators the file itself.
+    """
     files = {}
     for variant in discover().variants:
-        if variant.origin.partition(".")[0] in KERNELS:
-            of_kernel = dependencies([Path(*variant.origin.split(".")).with_suffix(".py")], ROOT, KERNELS)
-            files[variant.id] = {str(path.relative_to(ROOT)): file_hash(path) for path in of_kernel}
+        own = ROOT / Path(*variant.origin.split(".")).with_suffix(".py")
+        is_kernel = variant.origin.partition(".")[0] in KERNELS
+        made_of = dependencies([own], ROOT, KERNELS) if is_kernel else {own}
+        files[variant.id] = {str(path.relative_to(ROOT)): file_hash(path) for path in made_of}
     return files
 
 
 def changed_since(sources: dict[str, str], variant_id: str) -> bool | None:
-    """Whether a kernel's code is another one than that of a record; None for a variant that is not a kernel."""
-    files = kernel_files().get(variant_id)
+    """Whether a variant's code is another one than that of a record; None for one that is not there any more."""
+    files = variant_files().get(variant_id)
     return files and any(sources.get(name) != now for name, now in files.items())
 
 
 def stale(shown: Iterable[tuple[Header | Session, str]]) -> list[str]:
-    """A line for each GPU below times of kernels whose code has changed since; nothing where none has.
+    """A line for each GPU below times of variants whose code has changed since; nothing where none has.
 
     shown: (of the record or the profile, variant id).
     """
@@ -290,15 +293,15 @@ def stale(shown: Iterable[tuple[Header | Session, str]]) -> list[str]:
         by_gpu.setdefault(_short(header), []).append((header, name))
     lines = []
     for gpu, of_gpu in by_gpu.items():
-        records, kernels = {header.name for header, _ in of_gpu}, {}
+        records, variants = {header.name for header, _ in of_gpu}, {}
         for header, name in of_gpu:
             if (changed := changed_since(header.sources, name)) is not None:
-                kernels[name] = kernels.get(name, False) or changed
-        if names := [as_code(name) for name, changed in kernels.items() if changed]:
+                variants[name] = variants.get(name, False) or changed
+        if names := [as_code(name) for name, changed in variants.items() if changed]:
             verb, these = "has" if len(names) == 1 else "have", "this record" if len(records) == 1 else "these records"
             which = f": {', '.join(names)}" if len(names) <= MOST_NAMES else ""
             where = f"{gpu}: " if len(by_gpu) > 1 else ""
-            text = f"{len(names)} of {counted(len(kernels), 'kernel')} {verb} changed since {these}"
+            text = f"{len(names)} of {counted(len(variants), 'variant')} {verb} changed since {these}"
             lines += ["", f"*{where}{text}*{which}."]
     return lines
 
