@@ -163,7 +163,8 @@ class Operator:
     views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. If a launch returns a mapping,
         its tensors must have exactly these addresses, shapes, strides and dtypes.
     reference(point, x) -> {buffer name: Expected}: plain loops over CPU tensors, independent of every variant.
-    input_bytes(point) -> int: of the inputs that may be large; None: ``verify`` has to make inputs to count them.
+    input_bytes(point) -> int: of the inputs that may be large; None: ``verify`` has to make inputs to count them, and
+        a point that does not fit in memory is refused for its outputs alone.
     in_place(point) -> {output: input}: of one shape, for which an engine passes one array, where both are there.
     bytes_moved(point, x) -> int: the least traffic, each needed byte read once and written once.
     rules:     a point that breaks one is an error in the configuration.

@@ -130,7 +130,7 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
 
 def sources_today(*variants, changed=()):
     """As a record of today's code has them, but for the files ``changed``."""
-    files = {name: now for one in variants for name, now in splice.variant_files()[one].items()}
+    files = {name: now for one in variants for name, now in splice.code_of_variants()[one].items()}
     return files | dict.fromkeys(changed, "0" * 16)
 
 

@@ -39,7 +39,7 @@ from harness.analysis.stats import (
     slopes,
 )
 from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
-from harness.dependencies import dependencies, file_hash
+from harness.dependencies import dependencies, file_hash, variant_files
 from harness.discover import ROOT, discover
 from harness.records import decode_loop as loop_schema
 from harness.records import schema
@@ -264,22 +264,21 @@ MOST_NAMES = 4
 
 
 @cache
-def variant_files() -> dict[str, dict[str, str]]:
+def code_of_variants() -> dict[str, dict[str, str]]:
     """Id of a variant -> the files that make it, by name -> hash: of a kernel with those of its package, of PyTorch
     operators the file itself.
     """
-    files = {}
-    for variant in discover().variants:
-        own = ROOT / Path(*variant.origin.split(".")).with_suffix(".py")
-        is_kernel = variant.origin.partition(".")[0] in KERNELS
+    code = {}
+    for name, own in variant_files(ROOT).items():
+        is_kernel = own.relative_to(ROOT).parts[0] in KERNELS
         made_of = dependencies([own], ROOT, KERNELS) if is_kernel else {own}
-        files[variant.id] = {str(path.relative_to(ROOT)): file_hash(path) for path in made_of}
-    return files
+        code[name] = {str(path.relative_to(ROOT)): file_hash(path) for path in made_of}
+    return code
 
 
 def changed_since(sources: dict[str, str], variant_id: str) -> bool | None:
     """Whether a variant's code is another one than that of a record; None for one that is not there any more."""
-    files = variant_files().get(variant_id)
+    files = code_of_variants().get(variant_id)
     return files and any(sources.get(name) != now for name, now in files.items())
 
 
@@ -564,12 +563,13 @@ def agreement(names: Sequence[str] = RECORDS) -> list[str]:
     rows = []
     for name in names:
         run = record(name)
-        answers = [(cell.operator, estimators_agree(run, cell)) for cell in run.cells]
-        marked = Counter(operator for operator, agree in answers if agree is False)
+        answers = [(cell, estimators_agree(run, cell)) for cell in run.cells]
+        marked = [cell for cell, agree in answers if agree is False]
         agreeing = sum(agree is True for _, agree in answers)
-        where = ", ".join(f"`{operator}` {count}" for operator, count in marked.most_common())
-        unexplained = sum(doubt(run, cell) == NO_REASON for cell in run.cells)
-        numbers = map(str, (agreeing + marked.total(), agreeing, unexplained))
+        by_operator = Counter(cell.operator for cell in marked).most_common()
+        where = ", ".join(f"`{operator}` {count}" for operator, count in by_operator)
+        unexplained = sum(doubt(run, cell) == NO_REASON for cell in marked)
+        numbers = map(str, (agreeing + len(marked), agreeing, unexplained))
         rows.append([f"`{run.header.name}`", where or "none", *numbers])
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree", NO_REASON], rows, 2)
 

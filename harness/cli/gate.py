@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.compare import Comparison, Rule, compare
+from harness.analysis.warnings import abbreviated
 from harness.cli.comparing import rule_of
 from harness.cli.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
 from harness.cli.planning import plan_cells, prepare, seed_of, writing_to
@@ -498,11 +499,10 @@ def resume(folder: Path, console: Console) -> Gate:
     except msgspec.DecodeError as error:
         raise RecordError(f"{folder / STATE} cannot be read: {error}") from None
     if settings.head.name is None and (now := working_tree(folder)) != settings.head:
-        files = changed_files(folder)
-        named = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+        files = ", ".join(abbreviated(changed_files(folder)))
         raise ConfigError(
             f"--resume {folder}: its head was the {settings.head}, which has changed to the {now}; begin a new gate. "
-            f"Files that differ from the commit: {named or 'none'}"
+            f"Files that differ from the commit: {files or 'none'}"
         )
     return Gate(folder, settings, None, console)
 

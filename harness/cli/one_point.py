@@ -75,9 +75,7 @@ def _variant(key: str, catalog: Catalog) -> tuple[Operator, Variant]:
     if len(parts) < 3:
         raise ConfigError(f"--point {key}: expected OPERATOR/VARIANT/POINT, as verify prints it")
     if parts[0] == "loop":
-        raise ConfigError(
-            f"--point {key}: a decode loop is no point; expected OPERATOR/VARIANT/POINT, as verify prints it"
-        )
+        raise ConfigError(f"--point {key}: a decode loop cannot be repeated by --point; name OPERATOR/VARIANT/POINT")
     if parts[0] not in catalog.operators:
         raise ConfigError(f"--point {key}: no operator {parts[0]!r}{did_you_mean(parts[0], list(catalog.operators))}")
     names = [variant.name for variant in catalog.of(parts[0])]

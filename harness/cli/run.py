@@ -22,7 +22,7 @@ from harness.cli.planning import (
 )
 from harness.cli.recording import Plan, default_folder, record
 from harness.config.load import ConfigError, Source
-from harness.config.loops import miniature
+from harness.config.loops import miniature, plan_loops
 from harness.config.sweep import parse_shard, shard_of
 from harness.config.work_items import LoopItem, keys_of
 from harness.discover import Catalog
@@ -107,8 +107,7 @@ def _resumed(options: argparse.Namespace) -> Run | None:
 
 def _miniature_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> tuple[list[LoopItem], Source]:
     """What a CPU runs of decode loops. They are planned in full before, so that a mistake is found without a GPU."""
-    all_of_it = argparse.Namespace(**vars(options) | {"only": []})
-    plan_items(all_of_it, source, catalog)
+    plan_loops(source, catalog)
     small = miniature(source)
     try:
         return plan_items(options, small, catalog), small

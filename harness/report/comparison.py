@@ -199,10 +199,14 @@ def command(comparison: Comparison) -> str:
 
 def shown_path(path: str) -> str:
     """Relative to the working directory; of a path outside of it the last two names."""
-    relative = Path(os.path.relpath(path))
-    if ".." not in relative.parts:
-        return str(relative)
+    if not _is_outside(path):
+        return os.path.relpath(path)
     return str(Path(*Path(os.path.abspath(path)).parts[1:][-2:]))
+
+
+def _is_outside(path: str) -> bool:
+    """Of the working directory."""
+    return ".." in Path(os.path.relpath(path)).parts
 
 
 def shown_folder(runs: Sequence[Run]) -> str:
@@ -406,8 +410,8 @@ def _blocks(comparison: Comparison, picture: str | None, sort: Sort) -> list[str
     blocks += _details(f"All cells and metrics ({len(everything.rows)})", everything)
     usual = PRESETS["pr"].rate
     stricter = f", which allows {usual * 100:g} % of false alarms" if comparison.rule.rate != usual else ""
-    is_elsewhere = any(not os.path.exists(shown_folder(runs)) for _, runs in comparison.sides)
-    where = ", in the folder that holds these" if is_elsewhere else ""
+    outside = any(_is_outside(run.path) for _, runs in comparison.sides for run in runs)
+    where = ", in the folder that holds these" if outside else ""
     blocks += [explanation(comparison), f"{as_code(command(comparison))}{where}{stricter}"]
     return [block for block in blocks if block and (isinstance(block, str) or block.rows or block.kind == "all")]
 

@@ -425,7 +425,7 @@ class Evaluator:
                 findings = itertools.chain(findings, self._as_random_batch(variant, Point(item.axes)))
         else:
             findings = self._findings(variant)
-        return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in findings)
+        return (_told(item, finding) for finding in findings)
 
     def _as_random_batch(self, variant: Variant, point: Point) -> Iterator[Finding]:
         """What a random batch of this seed finds at an alignment that edge cases do not have."""
@@ -445,7 +445,7 @@ class Evaluator:
         yield from self._check_edge_cases(variant)
         self._verified_s.update(self.spent(began, compiled_s))
         if rejection := self._states[variant.id].rejection:
-            yield Checked(operator=item.operator, variant=item.variant, finding=rejection)
+            yield _told(item, rejection)
             check_context(self._job.device)
 
     def _at_known_failure(self, variant: Variant, item: Verify) -> Finding:
@@ -495,12 +495,8 @@ class Evaluator:
         operator, variant = self.catalog.operators[item.operator], self.catalog.find(item.operator, item.variant)
         state = self._states[variant.id]
         if state.bad_import is not None:
-            yield Checked(operator=item.operator, variant=item.variant, finding=state.bad_import)
+            yield _told(item, state.bad_import)
             return
-
-        def checked(finding: Finding) -> Checked:
-            return Checked(operator=item.operator, variant=item.variant, finding=finding)
-
         with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
             failed = check_random(
                 operator,
@@ -508,7 +504,7 @@ class Evaluator:
                 self._job.device,
                 self._job.seed,
                 item.count,
-                keep=lambda finding: self.send(checked(finding)),
+                keep=lambda finding: self.send(_told(item, finding)),
                 counting=lambda: self._counting(variant, RANDOM),
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
                 lost=lambda: is_context_lost(self._job.device),
@@ -517,8 +513,12 @@ class Evaluator:
                 ),
             )
         if failed is not None:
-            yield checked(failed)
+            yield _told(item, failed)
         check_context(self._job.device)
+
+
+def _told(item: Verify | RandomBatches, finding: Finding) -> Checked:
+    return Checked(operator=item.operator, variant=item.variant, finding=finding)
 
 
 def _restricted(operator: Operator, item: Verify) -> Operator:
