@@ -8,7 +8,7 @@ import torch
 
 from baselines.compute_slot_mappings.operator import Inputs, Outputs, operator, rank_of
 from baselines.workloads.request_slots import group_block_sizes, group_tables
-from baselines.workloads.torch_compile import compiled, row_of
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
@@ -73,7 +73,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 #: One group and several, with and without context parallelism, which Inductor compiles separately.
-_STEP = {"batch_size": 24, "max_model_len": 4000, "decode_len": "ragged", "max_num_batched_tokens": 300}
+_STEP = {"batch_size": BUSY_BATCH, "max_model_len": 4000, "decode_len": "ragged", "max_num_batched_tokens": 2000}
 _EXAMPLES = (
     _STEP,
     _STEP | {"cp_size": 2, "num_groups": 2},

@@ -8,7 +8,7 @@ import torch
 
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns, operator
 from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 
@@ -95,11 +95,11 @@ def merged_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 #: Points that compiled_chain is compiled for: a table with and without space between its rows, several padding tokens
 #: and one, indices, one request, one token.
 _EXAMPLES = (
-    {"batch_size": 24, "table_padding": 3},
-    {"batch_size": 24},
-    {"batch_size": 24, "token_padding": 5},
-    {"batch_size": 24, "token_padding": 1},
-    {"batch_size": 24, "indices": "yes", "token_padding": 5},
+    {"batch_size": BUSY_BATCH, "table_padding": 3},
+    {"batch_size": BUSY_BATCH},
+    {"batch_size": BUSY_BATCH, "token_padding": 5},
+    {"batch_size": BUSY_BATCH, "token_padding": 1},
+    {"batch_size": BUSY_BATCH, "indices": "yes", "token_padding": 5},
     {"batch_size": 1},
     {"batch_size": 1, "next_n": 1},
 )

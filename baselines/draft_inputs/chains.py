@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from baselines.draft_inputs.operator import Inputs, Outputs, operator
-from baselines.workloads.torch_compile import compiled, row_of
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
@@ -93,7 +93,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _PASSES[point.draft_pass][0](point, x, out)
 
 
-_STEP = {"batch_size": 24, "max_num_seqs": 40, "next_n": 6, "decode_len": "ragged", "max_num_batched_tokens": 300}
+_STEP = {"batch_size": BUSY_BATCH, "max_num_seqs": 270, "next_n": 6, "decode_len": "ragged", "max_num_batched_tokens": 2000}
 
 
 @variant("draft_inputs", requires=COMPILER, waives="no_alloc")

@@ -8,7 +8,7 @@ import torch
 
 from baselines.gather_block_tables.operator import Inputs, Outputs, operator, reaches, rows_to_write
 from baselines.workloads.request_slots import group_block_sizes, group_tables
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 
@@ -56,7 +56,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, x, out)
 
 
-_STEP = {"batch_size": 24, "max_model_len": 4000, "max_num_seqs": 40}
+_STEP = {"batch_size": BUSY_BATCH, "max_model_len": 100_000, "max_num_seqs": 270}
 _EXAMPLES = (
     _STEP,
     _STEP | {"padding": 0.2},

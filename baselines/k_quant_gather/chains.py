@@ -9,7 +9,7 @@ import torch
 
 from baselines.k_quant_gather.operator import Inputs, Outputs, operator, scale_bytes
 from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 
@@ -99,9 +99,9 @@ def exact_length(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: A general chunk first; then a table without space between its rows and one request, which are compiled separately.
 _EXAMPLES = (
-    {"batch_size": 12, "chunk_tokens": 9000, "table_padding": 3},
-    {"batch_size": 12, "chunk_tokens": 9000},
-    {"batch_size": 1, "chunk_tokens": 9000},
+    {"batch_size": BUSY_BATCH, "chunk_tokens": 90_000, "table_padding": 3},
+    {"batch_size": BUSY_BATCH, "chunk_tokens": 90_000},
+    {"batch_size": 1, "chunk_tokens": 90_000},
 )
 
 

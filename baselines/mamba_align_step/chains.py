@@ -8,7 +8,7 @@ import torch
 
 from baselines.mamba_align_step.operator import Inputs, Outputs, operator
 from baselines.workloads.request_slots import rows_of_slots
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 
@@ -79,7 +79,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _PHASES[point.phase][0](point, x, out)
 
 
-_STEP = {"batch_size": 24, "max_num_seqs": 40, "next_n": 6, "max_model_len": 9000, "padding": 0.2}
+_STEP = {"batch_size": BUSY_BATCH, "max_num_seqs": 270, "next_n": 6, "max_model_len": 9000, "padding": 0.2}
 
 
 @variant("mamba_align_step", requires=COMPILER, waives="no_alloc")

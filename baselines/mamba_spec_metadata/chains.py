@@ -9,7 +9,7 @@ import torch
 from baselines.mamba_spec_metadata.operator import Inputs, Outputs, operator
 from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 
@@ -116,7 +116,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: A general batch first; then what is compiled separately: a table without space between its rows, with and without
 #: padding requests, and one request.
-_FULL, _PADDED = {"batch_size": 24}, {"batch_size": 24, "padding": 0.2}
+_FULL, _PADDED = {"batch_size": BUSY_BATCH}, {"batch_size": BUSY_BATCH, "padding": 0.2}
 _EXAMPLES_ALL = (_FULL | {"table_padding": 3}, _FULL, _PADDED, {"batch_size": 1})
 _EXAMPLES_WINDOW = tuple(example | {"cache_mode": mode} for mode in ("align", "none") for example in (_FULL, _PADDED))
 

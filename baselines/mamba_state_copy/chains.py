@@ -12,7 +12,7 @@ import torch
 
 from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, operator, time_first
 from baselines.workloads.request_slots import rows_of_slots
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 #: What a variant that decides on the host waives.
@@ -235,7 +235,7 @@ def masked_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 #: A general batch in each phase and layout, then one request, which Inductor compiles separately (see compiled).
-_GENERAL = {"batch_size": 24, "num_layers": 2, "ssm_state_bytes": 40, "conv_dim": 9, "crossing": 0.5}
+_GENERAL = {"batch_size": BUSY_BATCH, "num_layers": 2, "ssm_state_bytes": 40, "conv_dim": 9, "crossing": 0.5}
 _KINDS = [
     {"phase": phase, "conv_layout": layout} for phase in ("before_forward", "after_sampling") for layout in ("SD", "DS")
 ]

@@ -10,7 +10,7 @@ import torch
 
 from baselines.mamba_state_gather.operator import Inputs, Outputs, operator, views
 from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 
@@ -68,8 +68,8 @@ def hoisted_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: A general batch first; then a table without space between its rows and one request, which are compiled separately.
 _EXAMPLES = (
-    {"batch_size": 24, "table_padding": 3},
-    {"batch_size": 24},
+    {"batch_size": BUSY_BATCH, "table_padding": 3},
+    {"batch_size": BUSY_BATCH},
     {"batch_size": 1},
 )
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from baselines.paged_mqa_schedule.operator import Inputs, Outputs, operator, request_lens, views, with_indices
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 #: (lens int32 [B], slots int32 [num_sms + 1], num_sms, atoms, is_back) -> a fresh table, int32 [num_sms + 1, 2].
@@ -94,14 +94,14 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: Points that compiled_chain is compiled for: general sizes, the other remainder, one or two tokens, one request.
 _EXAMPLES = (
-    {"batch_size": 24},
-    {"batch_size": 24, "remainder": "back"},
-    {"batch_size": 24, "next_n": 2},
-    {"batch_size": 24, "next_n": 1},
+    {"batch_size": BUSY_BATCH},
+    {"batch_size": BUSY_BATCH, "remainder": "back"},
+    {"batch_size": BUSY_BATCH, "next_n": 2},
+    {"batch_size": BUSY_BATCH, "next_n": 1},
     {"batch_size": 1},
     {"batch_size": 1, "next_n": 2},
 )
-_RUNS = ({"batch_size": 24, "indices": "yes"}, {"batch_size": 24, "indices": "yes", "remainder": "back"})
+_RUNS = ({"batch_size": BUSY_BATCH, "indices": "yes"}, {"batch_size": BUSY_BATCH, "indices": "yes", "remainder": "back"})
 
 
 @variant("paged_mqa_schedule", requires=COMPILER, waives="no_alloc")

@@ -8,7 +8,7 @@ import torch
 
 from baselines.post_update.operator import Inputs, Outputs, operator
 from baselines.workloads.request_slots import rows_of_slots
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 
@@ -62,7 +62,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, x, out)
 
 
-_STEP = {"batch_size": 24, "max_num_seqs": 40, "history_len": 300, "vocab_size": 500, "decode_len": "ragged"}
+_STEP = {"batch_size": BUSY_BATCH, "max_num_seqs": 270, "history_len": 300, "vocab_size": 500, "decode_len": "ragged"}
 _EXAMPLES = (
     _STEP,
     _STEP | {"penalties": "on", "new_drafts": "yes"},

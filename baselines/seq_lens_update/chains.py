@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot, operator
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from harness.contract import COMPILER, Point, variant
 
 
@@ -121,7 +121,7 @@ def blocking_copy(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 #: A general step first, then one request, which Inductor compiles separately (see compiled).
 _EXAMPLES = (
-    {"batch_size": 24, "num_prev_reqs": 31, "max_num_seqs": 1000},
+    {"batch_size": BUSY_BATCH, "num_prev_reqs": 231, "max_num_seqs": 1000},
     {"batch_size": 1},
 )
 _BY_SLOT = tuple(example | {"state": "slots"} for example in _EXAMPLES)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from baselines.step_inputs.operator import Inputs, Outputs, operator
-from baselines.workloads.torch_compile import compiled, row_of
+from baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
@@ -74,8 +74,8 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 _STEP = {
-    "batch_size": 24,
-    "max_num_seqs": 40,
+    "batch_size": BUSY_BATCH,
+    "max_num_seqs": 270,
     "next_n": 6,
     "decode_len": "ragged",
     "history_len": 300,

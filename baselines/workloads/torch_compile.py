@@ -25,6 +25,9 @@ RECOMPILE_LIMIT = 64
 #: treats a storage offset like any other size.
 MARGIN = 16384
 
+#: Requests of the general examples: Inductor tunes for the batch it compiles first, an engine's largest.
+BUSY_BATCH = 200
+
 #: Launches by which a tiling is timed, and cycles in which the host can queue them: 20 ms at 2 GHz.
 TUNING_LAUNCHES, QUEUEING_CYCLES = 50, 40_000_000
 
