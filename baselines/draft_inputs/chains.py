@@ -93,7 +93,13 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _PASSES[point.draft_pass][0](point, x, out)
 
 
-_STEP = {"batch_size": BUSY_BATCH, "max_num_seqs": 270, "next_n": 6, "decode_len": "ragged", "max_num_batched_tokens": 2000}
+_STEP = {
+    "batch_size": BUSY_BATCH,
+    "max_num_seqs": 270,
+    "next_n": 6,
+    "decode_len": "ragged",
+    "max_num_batched_tokens": 2000,
+}
 
 
 @variant("draft_inputs", requires=COMPILER, waives="no_alloc")

@@ -101,7 +101,10 @@ _EXAMPLES = (
     {"batch_size": 1},
     {"batch_size": 1, "next_n": 2},
 )
-_RUNS = ({"batch_size": BUSY_BATCH, "indices": "yes"}, {"batch_size": BUSY_BATCH, "indices": "yes", "remainder": "back"})
+_RUNS = (
+    {"batch_size": BUSY_BATCH, "indices": "yes"},
+    {"batch_size": BUSY_BATCH, "indices": "yes", "remainder": "back"},
+)
 
 
 @variant("paged_mqa_schedule", requires=COMPILER, waives="no_alloc")
