@@ -230,7 +230,7 @@ class KernelTimes(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=Tru
 
     true_us:  for a spin kernel, its duration by the GPU's global timer, one per round.
     launches: kernels, memcpys and memsets of one call.
-    bytes_moved: read and written by one call, where it moves megabytes.
+    bytes_moved: read and written by one call, where that is more than a few kilobytes.
     """
 
     true_us: list[Us] = []

@@ -166,11 +166,12 @@ def _version(package: str) -> str | None:
 
 
 def _compiler_settings() -> dict[str, str]:
-    """Environment.compiler_settings."""
+    """Environment.compiler_settings, without what Inductor itself sets to a file of torch when it first compiles."""
+    own = str(Path(torch.__file__).parent)
     return {
         name: f"{value}#{file_hash(Path(value))}" if Path(value).is_file() else value
         for name, value in sorted(os.environ.items())
-        if name.startswith(COMPILER_VARIABLES) and not name.endswith(PLACES)
+        if name.startswith(COMPILER_VARIABLES) and not name.endswith(PLACES) and not value.startswith(own)
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from harness.cli.recording import _Remembered
@@ -187,6 +188,12 @@ def test_variables_that_change_what_compilers_make_are_described(monkeypatch, tm
     assert "TRITON_CACHE_DIR" not in before
     tool.write_text("2")
     assert describe("cpu").compiler_settings["TRITON_PTXAS_PATH"] != before["TRITON_PTXAS_PATH"]
+
+
+def test_what_inductor_sets_itself_is_no_setting(monkeypatch):
+    before = describe("cpu").compiler_settings
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(Path(torch.__file__).parent / "bin" / "ptxas"))
+    assert describe("cpu").compiler_settings == before
 
 
 def test_with_kernels_from_a_folder_nothing_is_remembered(catalog):
