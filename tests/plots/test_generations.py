@@ -70,14 +70,19 @@ def test_h100_beside_h200_at_the_point_of_the_readme(hopper, of_two):
     drawn = lines(of_two.axes[0])
     assert list(drawn) == list(COLOURS[:2])
     names = {cell.operator for cell in hopper[0].cells}
-    for colour, run in zip(drawn, hopper, strict=True):
-        assert set(drawn[colour]) == names
-        cells = {
-            cell.variant: median_us(cell, "gpu_us")
-            for cell in run.cells
-            if cell.operator == "decode_step" and cell.point == POINT
+    times = [
+        {
+            c.variant: median_us(c, "gpu_us")
+            for c in run.cells
+            if (c.operator, c.point) == ("decode_step", POINT) and c.metrics is not None
         }
-        assert drawn[colour]["decode_step"] == pytest.approx((cells["op_chain"], cells["cuda_replayed"]))
+        for run in hopper
+    ]
+    h100, h200 = times
+    fastest = min(h100.keys() & h200.keys() - {"op_chain"}, key=lambda variant: h100[variant] * h200[variant])
+    for colour, of_gpu in zip(drawn, times, strict=True):
+        assert set(drawn[colour]) == names
+        assert drawn[colour]["decode_step"] == pytest.approx((of_gpu["op_chain"], of_gpu[fastest]))
     assert overlaps(of_two) == []
 
 
