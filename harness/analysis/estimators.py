@@ -28,8 +28,12 @@ kernels of one launch add to that.
 
 The constant is not quite the same for every kind of kernel. Its spread u is the largest deviation per launch, so
 a converted value is uncertain by launches * u. Two estimators disagree on a cell where they differ by more than
-AGREEMENT and by more than launches * u. Kernels that move megabytes deviate more: they count only for cells that move
-more than LARGE_BYTES.
+AGREEMENT and by more than launches * u. Large kernels deviate more, and count only for large cells: under CUPTI those
+that move more than LARGE_BYTES, in queued events those of more than LARGE_GRID blocks.
+
+On an H200, not on an H100, the gap between two launches of one kernel in a stream grows with about the square root of
+its blocks; in a graph and between the different kernels of a chain it does not. So c of queued events has a part for
+the root of the blocks, for large cells of one launch, up to the blocks of the largest calibration kernel.
 
 Where a call reads the host's memory, or moves more than half of the L2, its time depends on what ran before it: another
 copy in a graph, a gap in a stream, a traced kernel under CUPTI. That is named as the reason of a disagreement.
@@ -40,6 +44,7 @@ samples of that field: CudaStopwatch.sample in the process that times, or Audito
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -71,8 +76,8 @@ class Tolerance:
 #: of one cell.
 RESIDUAL, CROSS_CHECK = Tolerance(us=0.05, share=0.01), Tolerance(us=0.1, share=0.01)
 AGREEMENT = Tolerance(us=0.1, share=0.03)
-#: Least traffic of a call that is compared with calibration kernels of megabytes, too.
-LARGE_BYTES = 2**19
+#: A call is large for CUPTI if it moves more bytes, and in queued events if it has more blocks a launch.
+LARGE_BYTES, LARGE_GRID = 2**19, 100
 
 
 @dataclass(frozen=True)
@@ -82,18 +87,27 @@ class Constant:
     mean_us:   per launch.
     spread_us: largest deviation from it among the calibration kernels, per launch.
     once_us:   per call, for the wait of its first launch in a cache state other than hot.
+    root_us:   per square root of the blocks of a call of one launch, of ``most_blocks`` where it has more.
     """
 
     mean_us: float
     spread_us: float
     once_us: float = 0.0
+    root_us: float = 0.0
+    most_blocks: int = 0
 
-    def of(self, launches: int) -> float:
-        return launches * self.mean_us + self.once_us
+    def of(self, launches: int, blocks: int = 0) -> float:
+        """blocks: of all launches together."""
+        root = math.sqrt(min(blocks, self.most_blocks)) if launches == 1 else 0.0
+        return launches * self.mean_us + self.once_us + root * self.root_us
 
     def __str__(self) -> str:
-        once = f", {signed(1000 * self.once_us, '.0f')} ns a call" if self.once_us else ""
-        return f"{signed(1000 * self.mean_us, '.0f')} ± {1000 * self.spread_us:.0f} ns a launch{once}"
+        parts = [f"{signed(1000 * self.mean_us, '.0f')} ± {1000 * self.spread_us:.0f} ns a launch"]
+        if self.once_us:
+            parts.append(f"{signed(1000 * self.once_us, '.0f')} ns a call")
+        if self.root_us:
+            parts.append(f"{signed(1000 * self.root_us, '.1f')} ns times the root of its blocks")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -103,14 +117,19 @@ class Estimator:
     name:      as tables, plots and messages show it.
     field:     of Metrics and KernelTimes, where its samples are.
     us_a_call: its samples -> microseconds of one call, constant included; None where there are too few.
+    is_large:  whether a call's constant is that of large kernels; large: these in words.
     in_state:  whether the samples are taken in the run's cache state, and not with a hot cache.
+    by_blocks: whether the constant of large kernels depends on their blocks.
     tolerance: of its residuals.
     """
 
     name: str
     field: str
     us_a_call: Callable[[Any], float | None]
+    is_large: Callable[[Metrics | KernelTimes], bool] = lambda call: call.bytes_moved > LARGE_BYTES
+    large: str = f"more than {LARGE_BYTES >> 10} KiB moved"
     in_state: bool = False
+    by_blocks: bool = False
     tolerance: Tolerance = CROSS_CHECK
 
     def value_us(self, times: Metrics | KernelTimes) -> float | None:
@@ -118,17 +137,21 @@ class Estimator:
         taken = getattr(times, self.field)
         return self.us_a_call(taken) if taken else None
 
-    def constant(self, calls: Sequence[tuple[int, float]], cache_is_hot: bool) -> Constant:
-        """From calibration kernels, as (launches, graph slope - estimator in microseconds)."""
-        chains = [(n, difference) for n, difference in calls if n > 1]
-        if self.in_state and not cache_is_hot and chains:
-            single = float(np.mean([difference for n, difference in calls if n == 1]))
-            mean = float(np.mean([(difference - single) / (n - 1) for n, difference in chains]))
-            once = single - mean
-        else:
-            mean, once = float(np.mean([difference / n for n, difference in calls])), 0.0
-        spread = max(abs(difference - once - n * mean) / n for n, difference in calls)
-        return Constant(mean, spread, once)
+    def constant(self, calls: Sequence[tuple[int, int, float]], cache_is_hot: bool) -> Constant:
+        """From calibration kernels, as (launches, blocks, graph slope - estimator in microseconds)."""
+        launches, blocks, differences = (np.array(column, dtype=float) for column in zip(*calls, strict=True))
+        most_blocks = int(blocks.max()) if self.by_blocks else 0
+        columns = {"mean_us": np.ones_like(launches)}
+        if most_blocks > LARGE_GRID:
+            columns["root_us"] = np.sqrt(blocks) * (launches == 1)
+        if self.in_state and not cache_is_hot and (launches > 1).any():
+            columns["once_us"] = 1 / launches
+        design = np.stack(list(columns.values()), axis=1)
+        fitted = np.linalg.lstsq(design, differences / launches, rcond=None)[0]
+        spread = float(np.abs(differences / launches - design @ fitted).max())
+        return Constant(
+            spread_us=spread, most_blocks=most_blocks, **dict(zip(columns, map(float, fitted), strict=True))
+        )
 
 
 def _graph_slope(graph_us: Mapping[int, Sequence[float]]) -> float | None:
@@ -148,8 +171,20 @@ def _median(cupti_us: Sequence[float]) -> float:
     return float(np.median(cupti_us))
 
 
+def _has_large_grid(call: Metrics | KernelTimes) -> bool:
+    """By its traffic where the record is older than the numbers of blocks."""
+    return call.blocks > LARGE_GRID * (call.launches or 1) if call.blocks else call.bytes_moved > LARGE_BYTES
+
+
 GRAPH_SLOPE = Estimator("graph slope", "graph_us", _graph_slope, tolerance=RESIDUAL)
-QUEUED_EVENTS = Estimator("queued events", "stream_us", _queued_slope)
+QUEUED_EVENTS = Estimator(
+    "queued events",
+    "stream_us",
+    _queued_slope,
+    is_large=_has_large_grid,
+    large=f"more than {LARGE_GRID} blocks a launch",
+    by_blocks=True,
+)
 CUPTI = Estimator("CUPTI", "cupti_us", _median, in_state=True)
 #: The first is the one that the others are compared with.
 ESTIMATORS = (GRAPH_SLOPE, QUEUED_EVENTS, CUPTI)
@@ -208,22 +243,20 @@ def event_quantum_us(calibration: Calibration) -> float:
 
 
 @cache
-def constants(calibration: Calibration, large: bool = True) -> dict[Estimator, Constant]:
-    """The constant of every estimator but the first, where it has timed all calibration kernels.
-
-    large: whether of calls that move more than LARGE_BYTES.
+def constant_of(estimator: Estimator, calibration: Calibration, large: bool) -> Constant | None:
+    """The constant of an estimator, where it has timed all calibration kernels. large: of large calls.
 
     All spins together count as one kind of kernel.
     """
+    own = [kernel for kernel in calibration.own.values() if large or not estimator.is_large(kernel)]
+    spins = list(calibration.spins.values())
+    differences = [_to_graph_us(estimator, kernel) for kernel in (*own, *spins)]
+    if None in differences:
+        return None
+    calls = [(kernel.launches, kernel.blocks, difference) for kernel, difference in zip(own, differences, strict=False)]
+    calls.append((1, spins[0].blocks, float(np.mean(differences[len(own) :]))))
     cache_is_hot = not any(kernel.state_us for kernel in calibration.own.values())
-    constants_of = {}
-    for estimator in ESTIMATORS[1:]:
-        own = [kernel for kernel in calibration.own.values() if large or kernel.bytes_moved <= LARGE_BYTES]
-        kinds = [(kernel.launches, _to_graph_us(estimator, kernel)) for kernel in own]
-        spins = [_to_graph_us(estimator, spin) for spin in calibration.spins.values()]
-        if None not in (*spins, *(difference for _, difference in kinds)):
-            constants_of[estimator] = estimator.constant([*kinds, (1, float(np.mean(spins)))], cache_is_hot)
-    return constants_of
+    return estimator.constant(calls, cache_is_hot)
 
 
 def _to_graph_us(estimator: Estimator, kernel: KernelTimes) -> float | None:
@@ -268,12 +301,12 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
     graph, launches = float(np.median(gpu)), metrics.launches
     state_adds = graph - fit(metrics.graph_us).slope if metrics.state_us else 0.0
     others = {}
-    for estimator, constant in constants(calibration, large=metrics.bytes_moved > LARGE_BYTES).items():
-        value = estimator.value_us(metrics)
-        if value is not None:
+    for estimator in ESTIMATORS[1:]:
+        value, constant = estimator.value_us(metrics), constant_of(estimator, calibration, estimator.is_large(metrics))
+        if value is not None and constant is not None:
             value += 0.0 if estimator.in_state else state_adds
             allowed = max(AGREEMENT.allowed_us(graph), launches * constant.spread_us)
-            others[estimator] = value + constant.of(launches), allowed
+            others[estimator] = value + constant.of(launches, metrics.blocks), allowed
     return Estimates(graph, others)
 
 

@@ -41,8 +41,12 @@ STEPS = {
 }
 #: Requests of the update of state, eight to a block.
 REQUESTS = 1024
-#: Rows of the block tables, and integers in each; a thread copies four of them.
-TABLE_ROWS, TABLE_INTS, TABLE_THREADS = 64, 1024, 128
+#: Block tables of few requests with long contexts and of many with short ones: name -> rows, integers of the longest.
+TABLES = {"tables": (64, 1024), "wide_tables": (256, 256)}
+#: Integers in a row of the tables; a thread copies four of them.
+TABLE_INTS, TABLE_THREADS = 1024, 128
+#: Blocks of one warp that do little each.
+GRIDS = (512, 2048)
 #: Waits of the spin kernels, nanoseconds.
 SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
@@ -70,9 +74,9 @@ class Kernels:
            block_copy: one block. wide_copy: two waves of blocks on a large GPU. operator: one of PyTorch. gather:
            one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
            wide_chain: the same on the traffic of wide_copy. STEPS: many arguments, much code and ragged rows, as of a
-           fused step. tables: rows of block tables, by slot. update: of state that is looked up by request. arguments:
+           fused step. TABLES: rows of block tables, by slot. update: of state that is looked up by request. arguments:
            one warp reads a kilobyte of them. pointers: one thread follows pointers. code: one warp runs through
-           kilobytes of code.
+           kilobytes of code, wide_code: every block of a grid. grid_512, grid_2048: copies of an integer a thread.
     bytes_moved: of the kinds that move more than a few kilobytes.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
@@ -101,7 +105,11 @@ class Kernels:
         self.bytes_moved = dict.fromkeys(("wide_copy", "wide_chain"), 2 * wide.nbytes)
         for name, sizes in STEPS.items():
             self._add_step(name, wide, integers, *sizes)
-        self._add_tables(slots, wide, integers)
+        for name, (rows, longest) in TABLES.items():
+            self._add_tables(name, slots[:rows], wide, integers(1, longest, REQUESTS))
+        for blocks in GRIDS:
+            self.own[f"grid_{blocks}"] = [launcher(CALIBRATION_KERNELS, "copy_integers", blocks, 32, wide, wide_target)]
+        self.own["wide_code"] = [launcher(CALIBRATION_KERNELS, "run_through_code", GRIDS[0], 32, wide, wide_target)]
         for offset in OFFSETS:
             source, target = (of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets))
             for name, launch in self._in_place(source, target, order).items():
@@ -117,14 +125,13 @@ class Kernels:
         self.own[name] = [launch]
         self.bytes_moved[name] = 5 * int(lengths.sum()) * lengths.element_size()  # four copies of each row
 
-    def _add_tables(self, slots: torch.Tensor, source: torch.Tensor, integers: Callable) -> None:
-        lengths = integers(1, TABLE_INTS, REQUESTS)
-        tables = torch.empty(TABLE_ROWS * TABLE_INTS, dtype=torch.int32, device="cuda")
+    def _add_tables(self, name: str, slots: torch.Tensor, source: torch.Tensor, lengths: torch.Tensor) -> None:
+        tables = torch.empty(len(slots) * TABLE_INTS, dtype=torch.int32, device="cuda")
         vectors = TABLE_INTS // 4
-        grid, arguments = (TABLE_ROWS, vectors // TABLE_THREADS), (slots, lengths, source, tables, vectors)
-        self.own["tables"] = [launcher(CALIBRATION_KERNELS, "rows_by_slot", grid, TABLE_THREADS, *arguments)]
-        written = int(lengths[slots[:TABLE_ROWS].long()].sum()) * lengths.element_size()
-        self.bytes_moved["tables"] = tables.nbytes + written
+        grid, arguments = (len(slots), vectors // TABLE_THREADS), (slots, lengths, source, tables, vectors)
+        self.own[name] = [launcher(CALIBRATION_KERNELS, "rows_by_slot", grid, TABLE_THREADS, *arguments)]
+        written = int(lengths[slots.long()].sum()) * lengths.element_size()
+        self.bytes_moved[name] = tables.nbytes + written
 
     @staticmethod
     def _in_place(source: torch.Tensor, target: torch.Tensor, order: torch.Tensor) -> dict[str, Callable[[], None]]:
@@ -233,6 +240,8 @@ def _timed(
         if taken_ns is not None:
             true_us.append(int(taken_ns) / 1e3)
     samples = {name: timings.samples[name] for name in EstimatorSamples.__struct_fields__ if name in timings.samples}
-    nodes = timings.stopwatch.facts()["launches"]
-    times = KernelTimes(**samples, true_us=true_us, launches=nodes, bytes_moved=bytes_moved)
+    facts = timings.stopwatch.facts()
+    times = KernelTimes(
+        **samples, true_us=true_us, launches=facts["launches"], blocks=facts["blocks"], bytes_moved=bytes_moved
+    )
     return times, timings.samples["host_us"]

@@ -255,7 +255,9 @@ class CudaStopwatch:
         if not self._graphs:
             return {"no_graph": self.no_graph}
         copies, graph = next(iter(self._graphs.items()))
-        nodes = Counter({kind: count // copies for kind, count in graph.nodes.items()})
+        nodes, blocks = Counter(graph.nodes), graph.blocks
         if copies in self._own_graphs:
-            nodes -= Counter({kind: count // copies for kind, count in self._own_graphs[copies].nodes.items()})
-        return {"launches": sum(nodes.values()), "graph_nodes": dict(nodes)}
+            own = self._own_graphs[copies]
+            nodes, blocks = nodes - Counter(own.nodes), blocks - own.blocks
+        nodes = {kind: count // copies for kind, count in nodes.items()}
+        return {"launches": sum(nodes.values()), "graph_nodes": nodes, "blocks": blocks // copies}

@@ -71,11 +71,12 @@ def test_without_cupti_two_estimators_are_judged(calibration):
     spins = {ns: replace(probe, cupti_us=[]) for ns, probe in calibration.spins.items()}
     without = replace(calibration, spins=spins)
     assert {r.estimator for r in estimators.residuals(without)} == {GRAPH_SLOPE, QUEUED_EVENTS}
-    assert set(estimators.constants(without)) == {QUEUED_EVENTS}
+    assert estimators.constant_of(QUEUED_EVENTS, without, large=True)
+    assert estimators.constant_of(CUPTI, without, large=True) is None
 
 
 def test_constants_bring_the_estimators_to_time_in_a_graph(calibration):
-    constants = estimators.constants(calibration)
+    constants = {estimator: estimators.constant_of(estimator, calibration, large=True) for estimator in ESTIMATORS[1:]}
     assert constants[QUEUED_EVENTS].mean_us == pytest.approx(-0.85, abs=0.01)
     assert constants[CUPTI].mean_us == pytest.approx(0.05, abs=0.01)
     assert all(constant.spread_us < 0.02 for constant in constants.values())
@@ -85,7 +86,8 @@ def test_the_constant_is_one_per_launch(calibration):
     """A chain of five launches has five times the constant."""
     chain = moved(calibration.own["operator"], stream_us=4 * 0.85)
     chain = replace(chain, cupti_us=[us - 4 * 0.05 for us in chain.cupti_us], launches=5)
-    with_chain = estimators.constants(replace(calibration, own={**calibration.own, "chain": chain}))
+    calibration = replace(calibration, own={**calibration.own, "chain": chain})
+    with_chain = {estimator: estimators.constant_of(estimator, calibration, large=True) for estimator in ESTIMATORS[1:]}
     assert with_chain[QUEUED_EVENTS].mean_us == pytest.approx(-0.85, abs=0.01)
     assert with_chain[CUPTI].mean_us == pytest.approx(0.05, abs=0.01)
     assert with_chain[QUEUED_EVENTS].spread_us < 0.02
@@ -94,11 +96,11 @@ def test_the_constant_is_one_per_launch(calibration):
 def test_in_another_cache_state_the_first_launch_of_a_call_has_a_constant_of_its_own(calibration):
     """600 ns for the first launch, 200 for each further one: 1.4 us for a chain of 5, 5.4 us for one of 25."""
     cold = factory.cold(calibration)
-    constant = estimators.constants(cold)[CUPTI]
+    constant = estimators.constant_of(CUPTI, cold, large=True)
     assert constant.mean_us == pytest.approx(0.2, abs=0.02)
     assert [constant.of(n) for n in (1, 5, 25)] == pytest.approx([0.6, 1.4, 5.4], abs=0.1)
     assert constant.spread_us < 0.02
-    assert estimators.constants(cold)[QUEUED_EVENTS].once_us == 0
+    assert estimators.constant_of(QUEUED_EVENTS, cold, large=True).once_us == 0
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_the_spread_of_a_constant_limits_what_counts_as_disagreement(calibration
     """
     odd = replace(calibration.own["null"], cupti_us=[us - 0.125 for us in calibration.own["null"].cupti_us])
     unsure = replace(calibration, own={**calibration.own, "null": odd})
-    spread = estimators.constants(unsure)[CUPTI].spread_us
+    spread = estimators.constant_of(CUPTI, unsure, large=True).spread_us
     assert spread == pytest.approx(0.1, abs=0.01)
     cell = metrics(graph=20.0, events=20.0, cupti=19.1, launches=10)
     assert estimators.disagreement(cell, calibration)
@@ -140,7 +142,7 @@ def test_kernels_that_move_megabytes_count_for_calls_that_do(calibration):
     wide = calibration.own["wide_copy"]
     wide = replace(wide, cupti_us=[us - 0.3 for us in wide.cupti_us], bytes_moved=2**20)
     with_wide = replace(calibration, own={**calibration.own, "wide_copy": wide})
-    spread = {large: estimators.constants(with_wide, large)[CUPTI].spread_us for large in (False, True)}
+    spread = {large: estimators.constant_of(CUPTI, with_wide, large).spread_us for large in (False, True)}
     assert spread[False] < 0.02
     assert spread[True] == pytest.approx(0.24, abs=0.02)
     cell = metrics(graph=5.0, cupti=4.75)
@@ -218,3 +220,25 @@ def test_a_hop_in_memory_takes_30_per_cent_more_than_one_in_the_l2(calibration, 
 def test_the_event_quantum_is_the_smallest_step_between_two_times(calibration):
     assert estimators.event_quantum_us(calibration) == pytest.approx(0.032)
     assert estimators.event_quantum_us(replace(calibration, empty_pair_us=[1.3] * 5)) == 0.0
+
+
+def test_the_gap_between_launches_in_a_stream_that_grows_with_their_blocks_is_calibrated(calibration):
+    """By 6 ns times the root of the blocks: 0.27 us at 2,048 of them, which no kernel of few blocks has."""
+
+    def grid(blocks, launches=1):
+        kernel = moved(calibration.own["operator"], stream_us=0.006 * blocks**0.5 if launches == 1 else 4 * 0.85)
+        cupti_us = [us - (launches - 1) * 0.05 for us in kernel.cupti_us]
+        return replace(kernel, cupti_us=cupti_us, launches=launches, blocks=blocks)
+
+    own = {name: replace(kernel, blocks=1) for name, kernel in calibration.own.items()}
+    own |= {f"grid_{blocks}": grid(blocks) for blocks in (512, 2048)} | {"wide_chain": grid(20_000, launches=5)}
+    spins = {ns: replace(spin, blocks=1) for ns, spin in calibration.spins.items()}
+    with_grids = replace(calibration, own=own, spins=spins)
+    few, many = (estimators.constant_of(QUEUED_EVENTS, with_grids, large) for large in (False, True))
+    assert [few.of(1, blocks) for blocks in (1, 100)] == pytest.approx([-0.85] * 2, abs=0.01)
+    assert [many.of(1, blocks) for blocks in (1, 512, 2048)] == pytest.approx([-0.85, -0.99, -1.12], abs=0.02)
+    assert many.of(5, 20_000) == pytest.approx(-4.25, abs=0.05)
+    assert max(few.spread_us, many.spread_us) < 0.02
+    cell = replace(metrics(graph=2.0, events=2.0 + 0.006 * 1024**0.5, cupti=2.0), blocks=1024)
+    assert estimators.disagreement(cell, with_grids) is None
+    assert estimators.disagreement(replace(cell, blocks=1), with_grids)
