@@ -105,11 +105,14 @@ def _gpu_us(metrics: Metrics | KernelTimes) -> list[float]:
     In a state other than hot it is the hot slope plus what the state adds to a replay of the one-copy graph. That
     difference does not contain the cost of the events and of the graph launch, which is the same in both replays.
     """
-    hot = slopes(metrics.graph_us)
-    if not metrics.state_us or not hot:
-        return hot
-    fewest = metrics.graph_us[min(metrics.graph_us)]
-    return [slope + in_state - replay for slope, in_state, replay in zip(hot, metrics.state_us, fewest, strict=False)]
+    hot, added = slopes(metrics.graph_us), _added_by_state_us(metrics)
+    return [slope + more for slope, more in zip(hot, added, strict=False)] if added and hot else hot
+
+
+def _added_by_state_us(metrics: Metrics | KernelTimes) -> list[float]:
+    """What the run's cache state adds in each round; empty where it is hot."""
+    fewest = metrics.graph_us[min(metrics.graph_us)] if metrics.state_us and metrics.graph_us else []
+    return [in_state - replay for in_state, replay in zip(metrics.state_us, fewest, strict=False)]
 
 
 #: Least median of a call in microseconds: a nanosecond is two clock cycles. A difference of two times may be less.
@@ -186,8 +189,16 @@ def copy_bound_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
     lie best), both ascending; in the run's cache state.
     """
     sizes = sorted(calibration.copies)
-    best = [min(min(_gpu_us(times)) for times in calibration.copies[size].values()) for size in sizes]
+    best = [min(map(_best_us, calibration.copies[size].values())) for size in sizes]
     return np.array(sizes, dtype=float), np.minimum.accumulate(np.array(best)[::-1])[::-1]
+
+
+def _best_us(times: KernelTimes) -> float:
+    """Of the fastest placement. What the cache state adds is a difference of two replays, of which the least is noise:
+    its median counts.
+    """
+    added = _added_by_state_us(times)
+    return min(slopes(times.graph_us)) + (float(np.median(added)) if added else 0.0)
 
 
 def copy_bound_us(calibration: Calibration, bytes_moved: int) -> float:

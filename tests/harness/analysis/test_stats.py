@@ -161,3 +161,12 @@ def test_the_copy_bound_is_that_of_the_fastest_buffers():
     both = {copies: slow.graph_us[copies] + fast.graph_us[copies] for copies in slow.graph_us}
     copies = calibration.copies | {8192: {"one": replace(slow, graph_us=both)}}
     assert stats.copy_bound_us(replace(calibration, copies=copies), 8192) == pytest.approx(1.8)
+
+
+def test_one_odd_replay_in_a_cold_cache_is_not_the_copy_bound():
+    calibration = with_copies(k4=(1.5,))
+    (copy,) = calibration.copies[4096].values()
+    rounds = len(copy.graph_us[1])
+    cold = replace(copy, state_us=[copy.graph_us[1][0] + added for added in (-2.5, *[0.7] * (rounds - 1))])
+    calibration = replace(calibration, copies=calibration.copies | {4096: {"one": cold}})
+    assert stats.copy_bound_us(calibration, 4096) == pytest.approx(2.2)
