@@ -66,19 +66,11 @@ MARKER = "<!-- splice:"
 GPU, H100 = "nvidia-h200", "nvidia-h100"
 #: Names of the profilers.
 TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
-#: The records at the top of docs/results-h200.md, and all that it shows.
-GLANCE = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold"))
-RECORDS = (
-    *GLANCE,
-    *(f"{GPU}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
-)
-#: All that docs/results-h100.md shows.
-H100_GLANCE = tuple(f"{H100}/{name}" for name in ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold"))
-H100_RECORDS = (
-    *H100_GLANCE,
-    *(f"{H100}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
-    *(f"{H100}/{name}" for name in ("upstream", "upstream_step")),
-)
+#: The records at the top of docs/results-h200.md and docs/results-h100.md, and all that these show.
+_AT_A_GLANCE = ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold")
+_OTHERS = ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke", "upstream", "upstream_step")
+GLANCE, H100_GLANCE = ([f"{gpu}/{name}" for name in _AT_A_GLANCE] for gpu in (GPU, H100))
+RECORDS, H100_RECORDS = ([f"{gpu}/{name}" for name in (*_AT_A_GLANCE, *_OTHERS)] for gpu in (GPU, H100))
 #: The decode loops at the top of docs/decode-loop.md, and what they are called there.
 LOOPS = {
     f"{H100}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
