@@ -1,6 +1,5 @@
 """Signals that interrupt a command."""
 
-import os
 import signal
 
 import pytest
@@ -13,8 +12,8 @@ def test_signals_in_quick_succession_interrupt_once(monkeypatch):
     monkeypatch.setattr(interrupt, "_last_s", float("-inf"))
     with interrupt.signals_interrupt():
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
         monkeypatch.setattr(interrupt, "AGAIN_S", 0.0)
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
