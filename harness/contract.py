@@ -100,8 +100,8 @@ class Axis:
     largest: int | None = None
     used: Mapping[int, str] = field(default_factory=dict, hash=False)
 
-    def default_at(self, earlier: Mapping[str, Any]) -> Any:
-        return self.default(Point(earlier)) if callable(self.default) else self.default
+    def default_at(self, earlier: Point) -> Any:
+        return self.default(earlier) if callable(self.default) else self.default
 
     def examples_at(self, point: Point) -> Sequence[Any]:
         """Values of an axis that is not a size, to verify at a point; empty where the parser lists none."""
@@ -230,10 +230,11 @@ class Operator:
 
     def complete(self, values: Mapping[str, Any]) -> Point:
         """The point with the defaults of the axes that ``values`` leaves out."""
-        full: dict[str, Any] = {}
+        given, point = dict(values), Point({})
         for axis in self.axes:
-            full[axis.name] = values[axis.name] if axis.name in values else axis.default_at(full)
-        return Point(full)
+            name = axis.name
+            point._values[name] = given[name] if name in given else axis.default_at(point)
+        return point
 
     def values(self, point: Point) -> dict[str, int | float | str]:
         """Axis -> its value, as a number or as the label of what is none."""
@@ -248,11 +249,11 @@ class Operator:
 
     def label(self, point: Mapping[str, Any]) -> str:
         """``batch_size=8,next_n=4,...``: the axes that differ from their default, in declared order."""
-        parts, earlier = [], {}
+        parts, earlier = [], Point({})
         for axis in self.axes:
             if point[axis.name] != axis.default_at(earlier):
                 parts.append(f"{axis.name}={printable(axis.label(point[axis.name]))}")
-            earlier[axis.name] = point[axis.name]
+            earlier._values[axis.name] = point[axis.name]
         return ",".join(parts) or "default"
 
     def spelt_out(self, point: Mapping[str, Any]) -> str:

@@ -34,7 +34,6 @@ from harness.analysis.stats import (
     copy_bandwidth,
     copy_bound_us,
     geometric_mean,
-    interval,
     median_us,
     slopes,
 )
@@ -192,19 +191,19 @@ def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
         return "–"
     if cell.status != "passed":
         return cell.status
-    gpu, host = interval(cell, "gpu_us"), interval(cell, "host_us")
+    gpu, host = median_us(cell, "gpu_us"), median_us(cell, "host_us")
     if gpu is None:
-        return f"no graph · {significant(host.median)}"
+        return f"no graph · {significant(host)}"
     marks = "\\*" * fastest + "?" * (estimators_agree(run, cell) is False) + "!" * bool(cell.metrics.disturbed)
     marks += KNOWN_FAILURES * bool(cell.known_failures)
-    parts = [f"{significant(gpu.median)}{marks}", str(cell.metrics.launches), significant(host.median)]
-    return " · ".join([*parts, f"{significant(gpu.median / copy_bound_of(run, cell))}×"] if with_ratio else parts)
+    parts = [f"{significant(gpu)}{marks}", str(cell.metrics.launches), significant(host)]
+    return " · ".join([*parts, f"{significant(gpu / copy_bound_of(run, cell))}×"] if with_ratio else parts)
 
 
 def row_of(run: Run, cells: dict[str, Cell], variants: list[str], with_ratio: bool = True) -> list[str]:
     """An entry for each of these variants, then the copy bound."""
-    timed = ((name, interval(cells[name], "gpu_us")) for name in variants if name in cells)
-    times = {name: found.median for name, found in timed if found}
+    timed = ((name, median_us(cells[name], "gpu_us")) for name in variants if name in cells)
+    times = {name: found for name, found in timed if found}
     fastest = min(times, key=times.get) if len(times) > 1 else None
     bounds = [significant(copy_bound_of(run, cells[name])) for name in times][:1] or ["–"]
     return [entry(run, cells.get(name), name == fastest, with_ratio) for name in variants] + bounds
@@ -322,7 +321,7 @@ def environment(names: Sequence[str] = RECORDS) -> list[str]:
 
 def upstream_in(cells: dict[str, Cell]) -> str | None:
     """The engine's kernel that was timed at a point."""
-    return next((name for name in UPSTREAM if name in cells and interval(cells[name], "gpu_us")), None)
+    return next((name for name in UPSTREAM if name in cells and median_us(cells[name], "gpu_us")), None)
 
 
 def summary_cells(gpu: str) -> Iterator[tuple[str, Run, dict[str, Cell]]]:
@@ -411,8 +410,8 @@ def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | No
     for name, cell in cells.items():
         kind = "engine" if name == "unfused" or name in UPSTREAM else "PyTorch"
         kind = "fused" if cell.variant.startswith(("triton_", "cuda_")) else kind
-        if (time := interval(cell, "gpu_us")) is not None:
-            found[kind] = min(found.get(kind, math.inf), time.median)
+        if (time := median_us(cell, "gpu_us")) is not None:
+            found[kind] = min(found.get(kind, math.inf), time)
             found["copy bound"] = copy_bound_of(run, cell)
     return found if "fused" in found and "PyTorch" in found else None
 
@@ -481,7 +480,7 @@ def engines() -> list[str]:
     run, rows, limited, timed = record(f"{H100}/upstream"), [], [], []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         for label, cells in by_point(run, operator).items():
-            for engine in (name for name in UPSTREAM if name in cells and interval(cells[name], "gpu_us")):
+            for engine in (name for name in UPSTREAM if name in cells and median_us(cells[name], "gpu_us")):
                 limited.append(cells[engine])
                 if "padding=" not in label:
                     names = [engine, "triton_fused", "cuda_fused"]
@@ -593,7 +592,7 @@ def placements() -> list[str]:
     records = (record(f"{GPU}/{name}") for name in PLACEMENT_RECORDS)
     cells = [(run, cell) for run in records for cell in run.in_order]
     for run, cell in cells:
-        gpu, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
+        gpu, count = median_us(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
         if not (gpu and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128):
             continue
         times = slopes(cell.metrics.graph_us)
@@ -604,7 +603,7 @@ def placements() -> list[str]:
         between = 100 * (max(medians) / min(medians) - 1)
         within = statistics.median(100 * (samples[-1] / samples[0] - 1) for samples in sets)
         name = f"`{cell.operator}/{cell.variant}`"
-        numbers = map(significant, (gpu.median, min(medians), max(medians)))
+        numbers = map(significant, (gpu, min(medians), max(medians)))
         if name not in rows:
             rows[name] = [name, *numbers, f"{between:.1f}", f"{within:.1f}"]
             shown.append((run.header, cell.variant_id))

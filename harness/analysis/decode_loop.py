@@ -48,7 +48,8 @@ class Pool:
         """The smallest value that at least ``share`` of the samples do not exceed; [resamples]."""
         values, blocks = self.values[self.ranked], self.blocks[self.ranked]
         order = np.argsort(values, kind="stable")
-        below = np.cumsum(counts[:, blocks[order]], axis=1)
+        below_of_block = np.cumsum(np.arange(counts.shape[1])[:, None] == blocks[order], axis=1, dtype=float)
+        below = counts @ below_of_block
         return values[order][np.argmax(below >= share * below[:, -1:] - 1e-9, axis=1)]
 
     def statistic(self, name: str, counts: np.ndarray) -> np.ndarray:

@@ -34,7 +34,8 @@ class PointSearch:
         default = operator.complete({})
         self.words = [axis for axis in operator.axes if axis.examples_at(default)]
         self.sizes = [axis for axis in operator.axes if axis not in self.words and type(default[axis.name]) is int]
-        self._bytes: dict[str, int] = {}
+        self._output_bytes: dict[str, int] = {}
+        self._input_bytes: dict[str, int] = {}
 
     def complete(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
         """The point with these sizes. picks: axis -> number of its example, counted over their end. The others have
@@ -139,22 +140,28 @@ class PointSearch:
     def is_small(self, point: Point) -> bool:
         """Whether it takes at most ``most_bytes``, as far as that is known without making inputs."""
         if self.operator.input_bytes is None:
-            return output_bytes(self.operator, point) <= self.most_bytes
+            return self._of_outputs(point) <= self.most_bytes
         return self.nbytes(point) <= self.most_bytes
 
     def nbytes(self, point: Point) -> int:
         """Of inputs and outputs, with what lies between the rows of a table. Where the operator does not tell those of
         its inputs, they are made, unless the outputs are too large already.
         """
+        outputs = self._of_outputs(point)
         if self.operator.input_bytes is not None:
-            return output_bytes(self.operator, point) + self.operator.input_bytes(point)
+            return outputs + self.operator.input_bytes(point)
+        if outputs > self.most_bytes:
+            return outputs
         key = self.operator.spelt_out(point)
-        if key not in self._bytes:
-            count = output_bytes(self.operator, point)
-            if count <= self.most_bytes:
-                count += tensor_bytes(self.operator.make_inputs(point, 0))
-            self._bytes[key] = count
-        return self._bytes[key]
+        if key not in self._input_bytes:
+            self._input_bytes[key] = tensor_bytes(self.operator.make_inputs(point, 0))
+        return outputs + self._input_bytes[key]
+
+    def _of_outputs(self, point: Point) -> int:
+        key = self.operator.spelt_out(point)
+        if key not in self._output_bytes:
+            self._output_bytes[key] = output_bytes(self.operator, point)
+        return self._output_bytes[key]
 
 
 @cache
