@@ -231,6 +231,7 @@ class Operator:
     def complete(self, values: Mapping[str, Any]) -> Point:
         """The point with the defaults of the axes that ``values`` leaves out."""
         given, point = dict(values), Point({})
+        # A default reads the axes before it: the point grows, instead of a copy for each axis.
         for axis in self.axes:
             name = axis.name
             point._values[name] = given[name] if name in given else axis.default_at(point)

@@ -12,9 +12,11 @@ from harness.session import interrupt
 def not_ignored(*numbers):
     """A shell has a command in the background ignore SIGINT, and such a signal stays ignored."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_signals_in_quick_succession_interrupt_once(monkeypatch):
