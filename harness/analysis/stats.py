@@ -149,10 +149,10 @@ def median_us(cell: Cell, metric: str) -> float | None:
     return _plausible(np.median, cell, metric)
 
 
-def trimmed_mean(values: Any) -> Any:
-    """Over the last axis, without TRIMMED_SHARE of the values at each end."""
+def trimmed_mean(values: Any, share: float = TRIMMED_SHARE) -> Any:
+    """Over the last axis, without ``share`` of the values at each end."""
     count = np.shape(values)[-1]
-    cut = int(TRIMMED_SHARE * count)
+    cut = int(share * count)
     return np.mean(np.sort(values, axis=-1)[..., cut : count - cut], axis=-1)
 
 

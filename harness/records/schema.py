@@ -243,10 +243,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """What the timer reads of known work in this run, raw. Compared and hashed by identity, to serve as a cache key.
 
     own:             calibration kernels of the kinds that variants consist of: "null", "block_copy" (one block),
-                     "wide_copy", "operator" (of PyTorch), "gather", "chain" (PyTorch operators, one of them a memcpy),
-                     "wide_chain", "step_128", "step_512", "step_1024" (fused, by threads of a block), "small_step",
-                     "tables" and "wide_tables" (rows by slot), "update" (of state), "arguments" (many), "pointers" (to
-                     follow), "code" and "wide_code" (much), "grid_512" and "grid_2048" (blocks of a warp).
+                     "wide_copy", "bulk_copy" (several vectors a thread), "operator" (of PyTorch), "gather", "chain"
+                     (PyTorch operators, one of them a memcpy), "wide_chain", "step_128", "step_512", "step_1024"
+                     (fused, by threads of a block), "small_step", "tables" and "wide_tables" (rows by slot), "update"
+                     (of state), "arguments" (many), "pointers" (to follow), "code" and "wide_code" (much), "grid_512"
+                     and "grid_2048" (blocks of a warp).
     spins:           nanoseconds asked for -> a kernel that waits so long.
     empty_pair_us:   two events with nothing between them, behind a blocking kernel; the smallest step between these
                      times is the resolution of an event.

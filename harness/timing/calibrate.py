@@ -47,6 +47,8 @@ TABLES = {"tables": (64, 1024), "wide_tables": (256, 256)}
 TABLE_INTS, TABLE_THREADS = 1024, 128
 #: Blocks of one warp that do little each.
 GRIDS = (512, 2048)
+#: Blocks and threads of a copy of megabytes, four vectors a thread, as by a gather of index keys.
+BULK_BLOCKS, BULK_THREADS = 512, 128
 #: Waits of the spin kernels, nanoseconds.
 SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
@@ -71,12 +73,13 @@ class Kernels:
     """The calibration kernels.
 
     own:   name -> launches in several places, of the kinds of nodes that variants consist of. null: an empty kernel.
-           block_copy: one block. wide_copy: two waves of blocks on a large GPU. operator: one of PyTorch. gather:
-           one that reads by index, as from a block table. chain: five PyTorch operators, one of them a memcpy.
-           wide_chain: the same on the traffic of wide_copy. STEPS: many arguments, much code and ragged rows, as of a
-           fused step. TABLES: rows of block tables, by slot. update: of state that is looked up by request. arguments:
-           one warp reads a kilobyte of them. pointers: one thread follows pointers. code: one warp runs through
-           kilobytes of code, wide_code: every block of a grid. grid_512, grid_2048: copies of an integer a thread.
+           block_copy: one block. wide_copy: two waves of blocks on a large GPU. bulk_copy: fewer blocks, several
+           vectors a thread. operator: one of PyTorch. gather: one that reads by index, as from a block table. chain:
+           five PyTorch operators, one of them a memcpy. wide_chain: the same on the traffic of wide_copy. STEPS: many
+           arguments, much code and ragged rows, as of a fused step. TABLES: rows of block tables, by slot. update: of
+           state that is looked up by request. arguments: one warp reads a kilobyte of them. pointers: one thread
+           follows pointers. code: one warp runs through kilobytes of code, wide_code: every block of a grid. grid_512,
+           grid_2048: copies of an integer a thread.
     bytes_moved: of the kinds that move more than a few kilobytes.
     spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
@@ -102,7 +105,12 @@ class Kernels:
             "wide_chain": [partial(_chain, wide, wide_target)],
             "update": [launcher(CALIBRATION_KERNELS, "update", REQUESTS // 8, 32, slots, sources, state, REQUESTS)],
         }
+        vectors = BULK_BLOCKS * BULK_THREADS * 4
+        self.own["bulk_copy"] = [
+            launcher(CALIBRATION_KERNELS, "copy_vectors", BULK_BLOCKS, BULK_THREADS, wide, wide_target, vectors)
+        ]
         self.bytes_moved = dict.fromkeys(("wide_copy", "wide_chain"), 2 * wide.nbytes)
+        self.bytes_moved["bulk_copy"] = 2 * vectors * VECTOR_BYTES
         for name, sizes in STEPS.items():
             self._add_step(name, wide, integers, *sizes)
         for name, (rows, longest) in TABLES.items():
