@@ -33,7 +33,8 @@ that move more than LARGE_BYTES, in queued events those of more than LARGE_GRID 
 
 On an H200, not on an H100, the gap between two launches of one kernel in a stream grows with about the square root of
 its blocks; in a graph and between the different kernels of a chain it does not. So c of queued events has a part for
-the root of the blocks, for large cells of one launch, up to the blocks of the largest calibration kernel.
+the root of the blocks, for large cells of one launch, up to the blocks of the largest calibration kernel. Not all kernels
+have that gap ("bulk_copy" has none), so every value between those with and without this part is possible.
 
 Where a call reads the host's memory, or moves more than half of the L2, its time depends on what ran before it: another
 copy in a graph, a gap in a stream, a traced kernel under CUPTI. That is named as the reason of a disagreement.
@@ -46,7 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -96,10 +97,11 @@ class Constant:
     root_us: float = 0.0
     most_blocks: int = 0
 
-    def of(self, launches: int, blocks: int = 0) -> float:
-        """blocks: of all launches together."""
+    def of(self, launches: int, blocks: int = 0) -> tuple[float, float]:
+        """The least and the most that it can be: with and without the part for ``blocks``, of all launches together."""
+        without = launches * self.mean_us + self.once_us
         root = math.sqrt(min(blocks, self.most_blocks)) if launches == 1 else 0.0
-        return launches * self.mean_us + self.once_us + root * self.root_us
+        return tuple(sorted((without, without + root * self.root_us)))
 
     def __str__(self) -> str:
         parts = [f"{signed(1000 * self.mean_us, '.0f')} ± {1000 * self.spread_us:.0f} ns a launch"]
@@ -148,10 +150,18 @@ class Estimator:
             columns["once_us"] = 1 / launches
         design = np.stack(list(columns.values()), axis=1)
         fitted = np.linalg.lstsq(design, differences / launches, rcond=None)[0]
-        spread = float(np.abs(differences / launches - design @ fitted).max())
-        return Constant(
-            spread_us=spread, most_blocks=most_blocks, **dict(zip(columns, map(float, fitted), strict=True))
+        constant = Constant(
+            spread_us=0.0, most_blocks=most_blocks, **dict(zip(columns, map(float, fitted), strict=True))
         )
+        deviations = (
+            abs(difference - _nearest(difference, *constant.of(launches, blocks))) / launches
+            for launches, blocks, difference in calls
+        )
+        return replace(constant, spread_us=max(deviations))
+
+
+def _nearest(value: float, least: float, most: float) -> float:
+    return min(max(value, least), most)
 
 
 def _graph_slope(graph_us: Mapping[int, Sequence[float]]) -> float | None:
@@ -280,7 +290,7 @@ class Estimates:
     """A cell's times in a graph, microseconds.
 
     graph:  the median of its gpu_us.
-    others: the other estimators that were taken -> (value, allowed difference from ``graph``).
+    others: the other estimators that were taken -> (the possible value nearest to ``graph``, allowed difference).
     """
 
     graph: float
@@ -308,7 +318,8 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
         if value is not None and constant is not None:
             value += 0.0 if estimator.in_state else state_adds
             allowed = max(AGREEMENT.allowed_us(graph), launches * constant.spread_us)
-            others[estimator] = value + constant.of(launches, metrics.blocks), allowed
+            least, most = constant.of(launches, metrics.blocks)
+            others[estimator] = _nearest(graph, value + least, value + most), allowed
     return Estimates(graph, others)
 
 
