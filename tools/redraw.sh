@@ -14,7 +14,7 @@ plot $H200/mtp5.jsonl --out $PLOTS/mtp5
 plot $H200/k_gather.jsonl $H200/mamba_spec.jsonl --out $PLOTS/mamba_spec
 plot $H200/decode_loop.jsonl $H100/decode_loop.jsonl --out $PLOTS/decode_loop
 plot $H200/decode_loop_mamba.jsonl $H100/decode_loop_mamba.jsonl --out $PLOTS/decode_loop_mamba
-plot $H100/decode_loop_whole_step.jsonl --out $PLOTS/decode_loop_whole_step
+plot $H200/decode_loop_whole_step.jsonl --out $PLOTS/decode_loop_whole_step
 plot $H200/full.jsonl $H100/full.jsonl --by gpu --out $PLOTS/by_gpu --only "decode_*/*_fused/*" \
     --only "paged_mqa_schedule/*_fused/*" --only "decode_step/cuda_sequence/*"
 # every GPU
