@@ -44,6 +44,7 @@ LONGEST = (
     "baselines/test_operators.py",
     "harness/verify/test_covering_array.py",
     "kernels/test_triton_compiles.py",
+    "harness/session/test_cluster.py",
     "baselines/workloads/test_torch_compile.py",
     "tools/test_mutate.py",
     "plots/test_plots.py",
@@ -54,6 +55,10 @@ LONGEST = (
     "baselines/test_decode_step.py",
     "harness/cli/test_end_to_end.py",
     "harness/cli/test_gate.py",
+    "harness/timing/test_simulated_gpu.py",
+    "harness/cli/test_verification.py",
+    "harness/cli/test_failures.py",
+    "test_docs.py",
 )
 
 

@@ -51,7 +51,7 @@ def refused(capsys, text, *flags):
     if text is not None:
         with open("c.yaml", "wb") as file:
             file.write(text if isinstance(text, bytes) else text.encode())
-    with at_most(5):
+    with at_most(20):
         code = bench.main(["c.yaml", "--plan", *flags])
     out, err = capsys.readouterr()
     assert code == 2, f"exit code {code}, stdout: {out}"
