@@ -33,8 +33,8 @@ that move more than LARGE_BYTES, in queued events those of more than LARGE_GRID 
 
 On an H200, not on an H100, the gap between two launches of one kernel in a stream grows with about the square root of
 its blocks; in a graph and between the different kernels of a chain it does not. So c of queued events has a part for
-the root of the blocks, for large cells of one launch, up to the blocks of the largest calibration kernel. Not all kernels
-have that gap ("bulk_copy" has none), so every value between those with and without this part is possible.
+the root of the blocks, for large cells of one launch, up to the blocks of the largest calibration kernel. Not every
+kernel has that gap ("bulk_copy" has none): all values between those with and without this part are possible.
 
 Where a call reads the host's memory, or moves more than half of the L2, its time depends on what ran before it: another
 copy in a graph, a gap in a stream, a traced kernel under CUPTI. That is named as the reason of a disagreement.
