@@ -276,7 +276,7 @@ def run_align(
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 #: Steps of a variant at each of the block sizes.
-STEPS = 2500 if FULL else 250
+STEPS = 1000 if FULL else 250
 BLOCK_SIZES = pytest.mark.parametrize("block_size", few(GEOMETRIES, 2))
 CHAIN, COPIES = (
     discover().find(*name) for name in (("mamba_spec_metadata", "op_chain"), ("mamba_state_copy", "masked_chain"))
