@@ -1,13 +1,15 @@
-"""Programs in a process of their own, and whether processes that a test did not start itself have ended."""
+"""Programs in a process of their own, whether processes that a test did not start itself have ended, and signals."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +24,18 @@ def run_python(program: str, environment: Mapping[str, str] | None = None) -> su
 def errors(err: str) -> str:
     """Standard error of a command without its lines of progress, which depend on how busy the machine is."""
     return "".join(line for line in err.splitlines(keepends=True) if not re.match(r"\d+ of \d+ after ", line))
+
+
+@contextmanager
+def listening(*numbers: int) -> Iterator[None]:
+    """Signals with Python's own handlers: a shell has a command in its background ignore SIGINT, and nohup SIGHUP."""
+    own = {signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, own.get(number, signal.SIG_DFL)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def has_ended(pid: int, seconds: float = 10) -> bool:

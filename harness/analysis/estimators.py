@@ -154,14 +154,10 @@ class Estimator:
             spread_us=0.0, most_blocks=most_blocks, **dict(zip(columns, map(float, fitted), strict=True))
         )
         deviations = (
-            abs(difference - _nearest(difference, *constant.of(launches, blocks))) / launches
+            float(abs(difference - np.clip(difference, *constant.of(launches, blocks))) / launches)
             for launches, blocks, difference in calls
         )
         return replace(constant, spread_us=max(deviations))
-
-
-def _nearest(value: float, least: float, most: float) -> float:
-    return min(max(value, least), most)
 
 
 def _graph_slope(graph_us: Mapping[int, Sequence[float]]) -> float | None:
@@ -319,7 +315,7 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
             value += 0.0 if estimator.in_state else state_adds
             allowed = max(AGREEMENT.allowed_us(graph), launches * constant.spread_us)
             least, most = constant.of(launches, metrics.blocks)
-            others[estimator] = _nearest(graph, value + least, value + most), allowed
+            others[estimator] = float(np.clip(graph, value + least, value + most)), allowed
     return Estimates(graph, others)
 
 

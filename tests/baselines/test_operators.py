@@ -107,7 +107,7 @@ def test_what_inductor_makes_for_a_cpu_passes_the_first_edge_case(variant, devic
 
 @pytest.mark.parametrize("variant", defective(), ids=lambda v: v.id)
 def test_historic_defect_is_rejected(variant, device):
-    """Tried up to the first point that does it as expected."""
+    """Up to the first point that does so by the expected check."""
     check, findings = REJECTED_BY.get(variant.id, "exact"), []
     for finding in check_variant(CATALOG.operators[variant.operator], variant, device, seed=11):
         findings.append(finding)

@@ -21,7 +21,7 @@ import bench
 from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.session.interrupt import signals_interrupt
-from tests.processes import errors, has_ended
+from tests.processes import errors, has_ended, listening
 from tests.tier import few, full
 
 ROOT = Path(__file__).parents[3]
@@ -354,8 +354,7 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(number, tmp_
 
 
 def test_a_terminal_that_goes_away_interrupts():
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
-    with pytest.raises(KeyboardInterrupt), signals_interrupt():
+    with listening(signal.SIGHUP), pytest.raises(KeyboardInterrupt), signals_interrupt():
         os.kill(os.getpid(), signal.SIGHUP)
 
 

@@ -19,6 +19,7 @@ from harness.records.file import read_run
 from harness.session import revisions
 from tests import factory
 from tests.harness.cli.test_cli import TINY, call
+from tests.processes import listening
 from tests.tier import full
 
 ROOT = Path(__file__).parents[3]
@@ -151,9 +152,8 @@ def suite(seed_repository, tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "ROOT", folder)
     monkeypatch.setenv("GATE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    yield folder
-    signal.signal(signal.SIGINT, before)
+    with listening(signal.SIGINT):
+        yield folder
 
 
 def bench(*arguments):

@@ -26,7 +26,7 @@ from harness.session.supervised_worker import MAX_STARTS
 from harness.session.worker import RunError, WorkerDied, start_worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items
-from tests.processes import has_ended, run_python
+from tests.processes import has_ended, listening, run_python
 from tests.tier import full
 
 #: GPU -> its clock; the other GPU's kernels take twice as long.
@@ -298,13 +298,10 @@ def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):
 
     job = Job("cpu", (), 0, Measure(), timed=False)
     gpus = [LocalGpu(name, job, start) for name in CLOCKS_MHZ]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background of a shell
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    try:
+    with listening(signal.SIGINT):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt), SeveralGpus(gpus, Measure(), print) as session:
             list(session.run(items(4, ["hangs"])))
-    finally:
-        signal.signal(signal.SIGINT, before)
     assert len(started) == 2
     assert all(has_ended(one.process_id) for one in started)
     assert not [one for one in threading.enumerate() if one.name.startswith("GPU ")]
