@@ -47,14 +47,14 @@ def _command(name: str, runs: str, help: str, *examples: str) -> Callable[[Calla
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other error; argparse prints the whole usage before it."""
-        from harness.wording import printable
+        from spec_decode_bench.harness.wording import printable
 
         self.exit(2, printable(f"error: {message}; see {self.prog} --help") + "\n")
 
 
 def parser() -> Parser:
-    from harness import __version__
-    from harness.wording import program
+    from spec_decode_bench.harness import __version__
+    from spec_decode_bench.harness.wording import program
 
     me = " ".join(program())
     top = Parser(
@@ -86,7 +86,7 @@ CONFIG_HELP = "a YAML file, or the name of one in configs/"
 
 
 def _config(path: str) -> str:
-    from harness.config.load import or_shipped
+    from spec_decode_bench.harness.config.load import or_shipped
 
     return or_shipped(path)
 
@@ -502,7 +502,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     before = sys.stdout, sys.stderr
     try:
-        from harness.cli import streams
+        from spec_decode_bench.harness.cli import streams
 
         streams.prepare()
         try:
@@ -511,12 +511,12 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
     except KeyboardInterrupt:
-        from harness.exit_codes import INTERRUPTED
+        from spec_decode_bench.harness.exit_codes import INTERRUPTED
 
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except (ImportError, MemoryError) as error:
-        from harness.wording import first_line
+        from spec_decode_bench.harness.wording import first_line
 
         print(f"error: {first_line(error)}; is requirements.txt installed, and enough memory left?", file=sys.stderr)
         return 2
@@ -527,7 +527,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif error.filename is None:  # no file: out of descriptors, or of processes
             print(f"error: {error.strerror}; see the limits of this system with ulimit -a", file=sys.stderr)
         else:  # a path that may not be looked at, or is too long; the commands handle other errors of files
-            from harness.wording import printable
+            from spec_decode_bench.harness.wording import printable
 
             print(printable(f"error: {error.filename} cannot be used: {error.strerror}"), file=sys.stderr)
         return 2
@@ -548,20 +548,20 @@ def _run(arguments: list[str]) -> int:
     if unknown:
         top.prog = f"{top.prog} {options.command}"  # whose help has the flags
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
-    from harness.session.interrupt import exit_on_interrupt, signals_interrupt
+    from spec_decode_bench.harness.session.interrupt import exit_on_interrupt, signals_interrupt
 
     with signals_interrupt():
         with exit_on_interrupt():
             if options.command in ("run", "verify") and not getattr(options, "plan", False):
-                from harness.session import fork_server
-                from harness.timing.gpus import choose_device
+                from spec_decode_bench.harness.session import fork_server
+                from spec_decode_bench.harness.timing.gpus import choose_device
 
                 with suppress(OSError, RuntimeError):  # reported where a worker is started, or the device is chosen
                     fork_server.start(choose_device(options.device))  # it loads torch meanwhile
-            from harness.lazy_torch import lazy_torch
+            from spec_decode_bench.harness.lazy_torch import lazy_torch
 
             with lazy_torch():
-                from harness.cli.commands import execute
+                from spec_decode_bench.harness.cli.commands import execute
         return execute(COMMANDS[options.command].runs, options)
 
 

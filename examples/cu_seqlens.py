@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads.context_lengths import draw_lengths
-from baselines.workloads.decode_batch import int32
-from harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule, variant
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths
+from spec_decode_bench.baselines.workloads.decode_batch import int32
+from spec_decode_bench.harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule, variant
 
 
 @dataclass(frozen=True)

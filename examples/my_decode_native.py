@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from harness.contract import variant
+from spec_decode_bench import variant
 
 
 @triton.jit

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from harness.bundle import bundle
-from harness.contract import variant
-from harness.launch import fixed_launch
+from spec_decode_bench import variant
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.launch import fixed_launch
 
 
 class Sizes(NamedTuple):

@@ -2,6 +2,6 @@
 
 __version__ = "0.1.0"
 
-from harness import import_by_content
+from spec_decode_bench.harness import import_by_content
 
 import_by_content.install()

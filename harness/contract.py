@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness.checks import WAIVABLE
-from harness.wording import printable
+from spec_decode_bench.harness.checks import WAIVABLE
+from spec_decode_bench.harness.wording import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -301,7 +301,7 @@ class Variant:
     @property
     def is_upstream(self) -> bool:
         """Whether it wraps an engine's kernel, in upstream/."""
-        return self.origin.startswith("upstream.")
+        return self.origin.startswith("spec_decode_bench.upstream.")
 
     @property
     def id(self) -> str:

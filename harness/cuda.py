@@ -21,11 +21,11 @@ from cuda.bindings import driver
 from cuda.core import Kernel, ObjectCode, Program, ProgramOptions
 from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 
-from harness.compile_time import compile_time
-from harness.cuda_graph import checked
-from harness.dependencies import headers, include_path
-from harness.import_by_content import ROOT
-from harness.launch import packed
+from spec_decode_bench.harness.compile_time import compile_time
+from spec_decode_bench.harness.cuda_graph import checked
+from spec_decode_bench.harness.dependencies import headers, include_path
+from spec_decode_bench.harness.import_by_content import ROOT
+from spec_decode_bench.harness.launch import packed
 
 #: Ampere, Ada, Hopper, datacentre Blackwell (B200, B300), workstation Blackwell.
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from harness.checks import Mismatch
+from spec_decode_bench.harness.checks import Mismatch
 
 #: What a node does, as the driver reports it: its type; for a kernel also the function, the grid and the block.
 Signature = tuple[Any, ...]

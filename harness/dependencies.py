@@ -13,6 +13,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from spec_decode_bench.harness.import_by_content import SUITE
+
 #: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
 DIGITS = 16
 #: A larger file, such as an engine's library of hundreds of megabytes, is hashed again only if it has changed.
@@ -155,7 +157,7 @@ def _imports(node: ast.AST, path: Path, root: Path, packages: tuple[str, ...]) -
     elif isinstance(node, ast.ImportFrom):
         level = node.level
         names = [f"{node.module}.{alias.name}" if node.module else alias.name for alias in node.names]
-    for name in names:
+    for name in (name.removeprefix(f"{SUITE}.") for name in names):
         if level:
             yield path.parents[level - 1], name
         elif name.partition(".")[0] in packages:

@@ -19,15 +19,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from baselines.workloads.engine_state import LoopBinding
-from harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
-from harness.import_by_content import ROOT, ContentLoader
-from harness.packages import is_there
-from harness.records.schema import Code, Reason
-from harness.wording import counted, did_you_mean, first_line
+from spec_decode_bench.baselines.workloads.engine_state import LoopBinding
+from spec_decode_bench.harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
+from spec_decode_bench.harness.import_by_content import ROOT, SUITE, ContentLoader
+from spec_decode_bench.harness.packages import is_there
+from spec_decode_bench.harness.records.schema import Code, Reason
+from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 
 if TYPE_CHECKING:
-    from harness.config.work_items import Cells
+    from spec_decode_bench.harness.config.work_items import Cells
 
 FOLDERS = ("baselines", "kernels")
 #: Variants that wrap the kernels of a package, for any operator.
@@ -86,7 +86,7 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
     catalog = Catalog()
     modules: dict[str, ModuleType] = {}
     for path in _operator_files():
-        name = ".".join(path.with_suffix("").parts)
+        name = ".".join((SUITE, *path.with_suffix("").parts))
         try:
             modules[str(path)] = importlib.import_module(name)
         except KeyboardInterrupt:  # the user's
@@ -119,7 +119,7 @@ def discover_operators() -> dict[str, Operator]:
     operators: dict[str, Operator] = {}
     for path in sorted((ROOT / "baselines").glob("[!_]*/operator.py")):
         with suppress(Exception):  # discover() reports it
-            module = importlib.import_module(f"baselines.{path.parent.name}.operator")
+            module = importlib.import_module(f"spec_decode_bench.baselines.{path.parent.name}.operator")
             operators |= {value.name: value for value in vars(module).values() if isinstance(value, Operator)}
     return operators
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+#: The import name of this suite.
+SUITE = "spec_decode_bench"
 PACKAGES = ("baselines", "harness", "kernels", "plots", "upstream")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from harness.cuda_graph import checked, no_garbage_collection
+from spec_decode_bench.harness.cuda_graph import checked, no_garbage_collection
 
 #: Types of Triton's kernel signatures. Pointers begin with a star; no kernel of this suite has a float parameter.
 _TRITON_TYPES = {

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness.dependencies import DIGITS, LARGE_BYTES, file_hash
-from harness.git import git
-from harness.records.schema import Checkout
+from spec_decode_bench.harness.dependencies import DIGITS, LARGE_BYTES, file_hash
+from spec_decode_bench.harness.git import git
+from spec_decode_bench.harness.records.schema import Checkout
 
 #: Beside files of a package that were taken out of a checkout or a wheel (``gate --upstream``): an Origin.
 ORIGIN = "spec-decode-bench.json"

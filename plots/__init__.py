@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.records.schema import Run
+    from spec_decode_bench.harness.records.schema import Run
 
 os.environ["MPLBACKEND"] = "agg"  # figures go into files only, and matplotlib refuses to load with an unknown one
 
@@ -46,11 +46,11 @@ def draw_all(
     by:     "panel" draws each GPU in panels of its own, "gpu" in a colour of its own in the figures of BY_GPU.
     beside: recorded runs to draw in panels of their own, in the figures for which ``runs`` hold something.
     """
-    from plots._style import name_recorded, save
+    from spec_decode_bench.plots._style import name_recorded, save
 
     written = []
     for name in figures:
-        module, options = import_module(f"plots.{name}"), {"by": by} if name in BY_GPU else {}
+        module, options = import_module(f"spec_decode_bench.plots.{name}"), {"by": by} if name in BY_GPU else {}
         drawn = module.figure(runs, **options)
         if drawn and beside:
             drawn = module.figure([*runs, *beside], **options)

@@ -12,10 +12,10 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from harness.analysis.cache_states import HOT
-from harness.analysis.stats import Interval, is_plausible
-from plots._panels import Panel, by_operator, gpus_of
-from plots._style import LABEL_PT, WIDTH_IN, new_figure
+from spec_decode_bench.harness.analysis.cache_states import HOT
+from spec_decode_bench.harness.analysis.stats import Interval, is_plausible
+from spec_decode_bench.plots._panels import Panel, by_operator, gpus_of
+from spec_decode_bench.plots._style import LABEL_PT, WIDTH_IN, new_figure
 
 PANEL_HEIGHT_IN = 3.1
 #: More GPUs than this do not fit beside each other.

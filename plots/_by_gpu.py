@@ -9,9 +9,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from plots._axes import panel_title
-from plots._panels import Panel, gpus_of
-from plots._style import LABEL_PT, MARKERS, WIDTH_IN, variant_style
+from spec_decode_bench.plots._axes import panel_title
+from spec_decode_bench.plots._panels import Panel, gpus_of
+from spec_decode_bench.plots._style import LABEL_PT, MARKERS, WIDTH_IN, variant_style
 
 #: By Okabe and Ito.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from plots._style import LABEL_PT, SMALL_PT
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT
 
 _LANES = {"host": 1.0, "device": 0.0}
 _HEIGHT = 0.7

@@ -9,11 +9,18 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from harness.analysis.decode_loop import Delta, Metric, by_point, delta, is_measured, reference_of
-from harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
-from harness.records.decode_loop import Loop
-from harness.records.schema import Run
-from plots._style import LABEL_PT, WIDTH_IN, device_name, environment_caption, generation_of, group_by_generation
+from spec_decode_bench.harness.analysis.decode_loop import Delta, Metric, by_point, delta, is_measured, reference_of
+from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.plots._style import (
+    LABEL_PT,
+    WIDTH_IN,
+    device_name,
+    environment_caption,
+    generation_of,
+    group_by_generation,
+)
 
 #: Of stacks in the order of the configuration, the reference first: colours by Okabe and Ito.
 _COLOURS = ("#555555", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.analysis.cache_states import HOT
-from harness.analysis.stats import median_us
-from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
-from harness.records.schema import Cell, Run, axis_texts, label_parts
-from plots._style import device_name, group_by_generation
+from spec_decode_bench.harness.analysis.cache_states import HOT
+from spec_decode_bench.harness.analysis.stats import median_us
+from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
+from spec_decode_bench.harness.records.schema import Cell, Run, axis_texts, label_parts
+from spec_decode_bench.plots._style import device_name, group_by_generation
 
 #: Times that differ by less than this share look the same on a logarithmic axis.
 SAME_TIMES = 0.01

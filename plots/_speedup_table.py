@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.stats import geometric_mean, is_timed, median_us
-from harness.records.schema import Cell, Status
-from plots._panels import Panel, PointCells
+from spec_decode_bench.harness.analysis.stats import geometric_mean, is_timed, median_us
+from spec_decode_bench.harness.records.schema import Cell, Status
+from spec_decode_bench.plots._panels import Panel, PointCells
 
 #: Status of a cell -> reason in its box.
 STATUS_REASONS = {

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from harness.records.schema import Environment, Run
+from spec_decode_bench.harness.records.schema import Environment, Run
 
 # A dollar in a name is a dollar; no figure has formulas.
 matplotlib.rcParams["text.parse_math"] = False

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.cache_states import CHASE_LABELS, chase_medians
-from harness.analysis.estimators import CROSS_CHECK, ESTIMATORS, RESIDUAL, residuals
-from harness.records.schema import Calibration, Run
-from plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, new_figure
+from spec_decode_bench.harness.analysis.cache_states import CHASE_LABELS, chase_medians
+from spec_decode_bench.harness.analysis.estimators import CROSS_CHECK, ESTIMATORS, RESIDUAL, residuals
+from spec_decode_bench.harness.records.schema import Calibration, Run
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, new_figure
 
 #: Colours of the estimators, in their order (Okabe-Ito).
 STYLES = (

@@ -16,14 +16,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from msgspec.structs import replace
 
-from harness.analysis.itl_tpot import Delta, delta, serving_model_of
-from harness.analysis.stats import QUEUED, geometric_mean, median_us
-from harness.records.schema import Run
-from harness.wording import signed, significant
-from plots._axes import plain, round_numbers
-from plots._by_gpu import GpuStyles
-from plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
-from plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, new_figure
+from spec_decode_bench.harness.analysis.itl_tpot import Delta, delta, serving_model_of
+from spec_decode_bench.harness.analysis.stats import QUEUED, geometric_mean, median_us
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.wording import signed, significant
+from spec_decode_bench.plots._axes import plain, round_numbers
+from spec_decode_bench.plots._by_gpu import GpuStyles
+from spec_decode_bench.plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, new_figure
 
 #: The points shown are those with the number of requests that is nearest to this one.
 REQUESTS = 128

@@ -12,10 +12,10 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.history import History, Series
-from harness.analysis.stats import median_us
-from harness.wording import signed
-from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, new_figure, save
+from spec_decode_bench.harness.analysis.history import History, Series
+from spec_decode_bench.harness.analysis.stats import median_us
+from spec_decode_bench.harness.wording import signed
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, new_figure, save
 
 #: Panels of the figure: two screens at 880 px.
 COLUMNS, MAX_PANELS = 3, 12

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
-from harness.records.schema import Run
-from harness.wording import signed
-from plots._axes import (
+from spec_decode_bench.harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.wording import signed
+from spec_decode_bench.plots._axes import (
     draw_intervals,
     inner_width,
     panel_grid,
@@ -26,9 +26,9 @@ from plots._axes import (
     title_panel,
     x_label,
 )
-from plots._by_gpu import GpuStyles, title_shared
-from plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
-from plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, variant_style
+from spec_decode_bench.plots._by_gpu import GpuStyles, title_shared
+from spec_decode_bench.plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, variant_style
 
 #: Width of the dots of a batch size, as a share of the distance between two batch sizes.
 SPREAD = 0.6

@@ -12,12 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.analysis import stats
-from harness.analysis.estimators import AGREEMENT, disagreement
-from harness.records.schema import Run
-from plots._axes import draw_intervals, log_x, log_y, panel_grid, title_panel, x_label
-from plots._by_gpu import GpuStyles, title_shared
-from plots._panels import (
+from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.analysis.estimators import AGREEMENT, disagreement
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.plots._axes import draw_intervals, log_x, log_y, panel_grid, title_panel, x_label
+from spec_decode_bench.plots._by_gpu import GpuStyles, title_shared
+from spec_decode_bench.plots._panels import (
     Panel,
     PointCells,
     by_operator,
@@ -27,7 +27,14 @@ from plots._panels import (
     panels,
     runs_of,
 )
-from plots._style import COPY_BOUND_STYLE, HALO_STYLE, LABEL_PT, environment_caption, finish, variant_style
+from spec_decode_bench.plots._style import (
+    COPY_BOUND_STYLE,
+    HALO_STYLE,
+    LABEL_PT,
+    environment_caption,
+    finish,
+    variant_style,
+)
 
 #: A ring around medians on which the estimators disagree.
 DISAGREE = "estimators disagree"

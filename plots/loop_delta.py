@@ -11,12 +11,20 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.decode_loop import Delta
-from harness.records.schema import Run
-from harness.wording import signed
-from plots._axes import draw_intervals, same_y, style_changes
-from plots._loops import SCHEDULINGS, LoopPanel, loop_caption, loop_panels, runs_of, stack_styles, title_loops
-from plots._style import LABEL_PT, SMALL_PT, finish, new_figure
+from spec_decode_bench.harness.analysis.decode_loop import Delta
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.wording import signed
+from spec_decode_bench.plots._axes import draw_intervals, same_y, style_changes
+from spec_decode_bench.plots._loops import (
+    SCHEDULINGS,
+    LoopPanel,
+    loop_caption,
+    loop_panels,
+    runs_of,
+    stack_styles,
+    title_loops,
+)
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, finish, new_figure
 
 #: Panels side by side; more begin a new band of rows.
 MOST_COLUMNS = 3

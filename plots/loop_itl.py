@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.decode_loop import pool
-from harness.records.decode_loop import Loop
-from harness.records.schema import Run
-from plots._loops import loop_caption, loop_panels, runs_of, stack_styles, title_loops
-from plots._style import LABEL_PT, SMALL_PT, finish, new_figure
+from spec_decode_bench.harness.analysis.decode_loop import pool
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.plots._loops import loop_caption, loop_panels, runs_of, stack_styles, title_loops
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, finish, new_figure
 
 ROW_IN = 2.3
 #: The rarest intervals are left out of the range of x, or one of them would hide the others.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.records.schema import Run
-from plots._axes import draw_intervals, plain, same_y, style_changes
-from plots._loops import (
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.plots._axes import draw_intervals, plain, same_y, style_changes
+from spec_decode_bench.plots._loops import (
     LoopPanel,
     loop_caption,
     loop_panels,
@@ -18,7 +18,7 @@ from plots._loops import (
     stack_styles,
     title_loops,
 )
-from plots._style import LABEL_PT, finish, new_figure
+from spec_decode_bench.plots._style import LABEL_PT, finish, new_figure
 
 ROW_IN = 2.5
 #: Distance between the dots of two stacks, as a share of the axis, so that equal ones do not hide each other.

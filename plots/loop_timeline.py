@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from harness.analysis.decode_loop import value
-from harness.records.decode_loop import Loop, LoopSpan
-from harness.records.schema import Run
-from plots._lanes import EDGE_STYLE, Bar, draw_lanes
-from plots._loops import LoopPanel, loop_caption, loop_panels, scheduling_in_words
-from plots._style import LABEL_PT, finish, new_figure
+from spec_decode_bench.harness.analysis.decode_loop import value
+from spec_decode_bench.harness.records.decode_loop import Loop, LoopSpan
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.plots._lanes import EDGE_STYLE, Bar, draw_lanes
+from spec_decode_bench.plots._loops import LoopPanel, loop_caption, loop_panels, scheduling_in_words
+from spec_decode_bench.plots._style import LABEL_PT, finish, new_figure
 
 ROW_IN = 1.7
 #: The stack that the last of the configuration is shown beside; without it the reference.

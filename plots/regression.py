@@ -16,11 +16,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Summary, Verdict
-from harness.analysis.stats import Interval
-from harness.records.schema import Run, axis_texts, label_parts, split_key
-from harness.wording import counted, project, signed
-from plots._style import commit, finish, machine, new_figure, save
+from spec_decode_bench.harness.analysis.compare import VERDICTS, CellComparison, Comparison, Summary, Verdict
+from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.records.schema import Run, axis_texts, label_parts, split_key
+from spec_decode_bench.harness.wording import counted, project, signed
+from spec_decode_bench.plots._style import commit, finish, machine, new_figure, save
 
 #: 1170 px at the resolution of ``save``, the width of an image in a pull request.
 WIDTH_IN = 7.8

@@ -17,12 +17,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from harness.records.schema import Run
-from harness.wording import significant
-from plots._axes import panel_title
-from plots._panels import by_operator, known_failures_caption, panels, runs_of
-from plots._speedup_table import MEANINGS, SpeedupRow, SpeedupTable, speedup_table
-from plots._style import LABEL_PT, SMALL_PT, WIDTH_IN, environment_caption, finish, new_figure
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.wording import significant
+from spec_decode_bench.plots._axes import panel_title
+from spec_decode_bench.plots._panels import by_operator, known_failures_caption, panels, runs_of
+from spec_decode_bench.plots._speedup_table import MEANINGS, SpeedupRow, SpeedupTable, speedup_table
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, WIDTH_IN, environment_caption, finish, new_figure
 
 ROW_IN, TITLE_LINE_IN, LINE_IN, GAP_IN, COLORBAR_IN = 0.2, 0.14, 0.13, 0.2, 0.6
 #: Widths in inches: of a letter at SMALL_PT, of the narrowest box that fits its text, of the narrowest title.

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from harness.records.profile import PHASES, Profile, Span, Step
-from harness.records.schema import split_key
-from harness.wording import counted, significant
-from plots._lanes import Bar, draw_lanes
-from plots._style import LABEL_PT, commit, finish, machine, new_figure, save
+from spec_decode_bench.harness.records.profile import PHASES, Profile, Span, Step
+from spec_decode_bench.harness.records.schema import split_key
+from spec_decode_bench.harness.wording import counted, significant
+from spec_decode_bench.plots._lanes import Bar, draw_lanes
+from spec_decode_bench.plots._style import LABEL_PT, commit, finish, machine, new_figure, save
 
 ROW_IN = 1.7
 #: Kind of a span -> its words and colour, in the order of the legend. What the host does between API calls is grey.

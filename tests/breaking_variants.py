@@ -1,7 +1,7 @@
 """Variants of decode_native that are right at first and break later, for tests of what a broken one leaves behind."""
 
-from baselines.decode_native.chains import chain
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain
+from spec_decode_bench.harness.contract import variant
 
 #: Launches of one set-up that work: more than verification needs, fewer than timing takes.
 WORKING = 9

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import interpreter
-from harness.report import console
-from harness.session import proofs
+from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.report import console
+from spec_decode_bench.harness.session import proofs
 from tests import tier
 
 TESTS = Path(__file__).parent
@@ -124,7 +124,7 @@ def device() -> str:
 
 @pytest.fixture(scope="session")
 def catalog():
-    from harness.discover import discover
+    from spec_decode_bench.harness.discover import discover
 
     return discover()
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from harness.analysis.stats import fit
-from harness.config.work_items import Cells
-from harness.contract import Operator
-from harness.records.file import Writer
-from harness.records.schema import (
+from spec_decode_bench.harness.analysis.stats import fit
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.contract import Operator
+from spec_decode_bench.harness.records.file import Writer
+from spec_decode_bench.harness.records.schema import (
     SCHEMA_VERSION,
     Calibration,
     Cell,

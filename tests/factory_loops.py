@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from harness.records.decode_loop import Loop, LoopBlock, LoopRequest, LoopSpan
-from harness.records.schema import SCHEMA_VERSION, Environment, Header, Metrics, Run, Status
+from spec_decode_bench.harness.records.decode_loop import Loop, LoopBlock, LoopRequest, LoopSpan
+from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Environment, Header, Metrics, Run, Status
 from tests import factory
 
 STEPS = 20

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.config.load import Measure
-from harness.config.work_items import Cells
-from harness.records.schema import Cell, Finding, Metrics, Place, Status
-from harness.session.messages import Audited, AuditReady, Done, Fatal, Heartbeat, Job, Outputs, Ready, Up
-from harness.session.session import Session
-from harness.session.worker import WorkerDied, WorkerSilent
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.records.schema import Cell, Finding, Metrics, Place, Status
+from spec_decode_bench.harness.session.messages import (
+    Audited,
+    AuditReady,
+    Done,
+    Fatal,
+    Heartbeat,
+    Job,
+    Outputs,
+    Ready,
+    Up,
+)
+from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.session.worker import WorkerDied, WorkerSilent
 from tests import factory
 
 KILLED = "the worker process was killed by SIGSEGV"

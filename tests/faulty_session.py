@@ -14,9 +14,9 @@ import time
 from contextlib import suppress
 from types import ModuleType
 
-from harness.records.schema import Cell, Environment, Status
-from harness.session import worker
-from harness.session.messages import Heartbeat, Ready
+from spec_decode_bench.harness.records.schema import Cell, Environment, Status
+from spec_decode_bench.harness.session import worker
+from spec_decode_bench.harness.session.messages import Heartbeat, Ready
 from tests import factory
 
 _serve = worker._serve
@@ -118,7 +118,13 @@ class Evaluator:
 
 
 def serve(connection, output, job) -> None:
-    evaluator, measure = ModuleType("harness.session.evaluator"), ModuleType("harness.session.measure")
+    evaluator, measure = (
+        ModuleType("spec_decode_bench.harness.session.evaluator"),
+        ModuleType("spec_decode_bench.harness.session.measure"),
+    )
     evaluator.Evaluator, measure.ContextLost = Evaluator, ContextLost
-    sys.modules |= {"harness.session.evaluator": evaluator, "harness.session.measure": measure}
+    sys.modules |= {
+        "spec_decode_bench.harness.session.evaluator": evaluator,
+        "spec_decode_bench.harness.session.measure": measure,
+    }
     _serve(connection, output, job)

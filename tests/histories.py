@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from harness.records.schema import Environment, Run
+from spec_decode_bench.harness.records.schema import Environment, Run
 from tests import factory
 
 NOISE = 0.0025

@@ -1,17 +1,17 @@
 """Verifies, times and profiles a few cells in this process, for a test that listens to the NVTX ranges. On a CPU."""
 
-from harness import interpreter
+from spec_decode_bench.harness import interpreter
 
 interpreter.choose("cpu")
 
 import torch  # noqa: E402
 
-from harness.config.load import Measure  # noqa: E402
-from harness.profiling.workload import Workload  # noqa: E402
-from harness.records.endings import ending  # noqa: E402
-from harness.records.profile import PHASES  # noqa: E402
-from harness.session.evaluator import Evaluator  # noqa: E402
-from harness.session.messages import Job  # noqa: E402
+from spec_decode_bench.harness.config.load import Measure  # noqa: E402
+from spec_decode_bench.harness.profiling.workload import Workload  # noqa: E402
+from spec_decode_bench.harness.records.endings import ending  # noqa: E402
+from spec_decode_bench.harness.records.profile import PHASES  # noqa: E402
+from spec_decode_bench.harness.session.evaluator import Evaluator  # noqa: E402
+from spec_decode_bench.harness.session.messages import Job  # noqa: E402
 from tests import factory  # noqa: E402
 
 OPERATOR, HEALTHY = "decode_native", "chain"

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.session import fork_server
+from spec_decode_bench.harness.session import fork_server
 
 
 class _Forking:

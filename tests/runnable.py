@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from harness.contract import Variant
-from harness.discover import discover, unavailable
+from spec_decode_bench.harness.contract import Variant
+from spec_decode_bench.harness.discover import discover, unavailable
 
 #: The GPU if there is one.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

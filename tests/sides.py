@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from harness.records.schema import Run
+from spec_decode_bench.harness.records.schema import Run
 from tests import factory
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-import bench
+from spec_decode_bench import bench
 from tests import factory
 from tests.harness.cli.test_cli import call
 from tests.tier import full

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.endings import ending
-from harness.records.file import read_run
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
 from tests.harness.cli.test_cli import call
 
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import __version__
-from harness.records.file import read_run
+from spec_decode_bench.harness import __version__
+from spec_decode_bench.harness.records.file import read_run
 from tests.tier import full
 
 ROOT = Path(__file__).parents[1]

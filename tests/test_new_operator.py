@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.file import read_run
+from spec_decode_bench.harness.records.file import read_run
 from tests.tier import full
 
 ROOT = Path(__file__).parents[1]

@@ -22,11 +22,11 @@ from pathlib import Path
 import torch
 import triton.testing
 
-from harness.analysis.stats import slopes
-from harness.timing.calibrate import Kernels
-from harness.timing.cuda_timer import CudaTimer
-from harness.timing.environment import describe
-from harness.timing.rounds import PlacedLaunch
+from spec_decode_bench.harness.analysis.stats import slopes
+from spec_decode_bench.harness.timing.calibrate import Kernels
+from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
+from spec_decode_bench.harness.timing.environment import describe
+from spec_decode_bench.harness.timing.rounds import PlacedLaunch
 
 ROUNDS = 20
 COPIES = (1, 2, 4, 8, 16)

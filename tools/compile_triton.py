@@ -27,10 +27,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from harness.contract import EdgeCase, Operator, Point
-from harness.discover import discover
-from harness.launch import for_any_size
-from harness.verify.edge_cases import far_strides
+from spec_decode_bench.harness.contract import EdgeCase, Operator, Point
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.launch import for_any_size
+from spec_decode_bench.harness.verify.edge_cases import far_strides
 
 
 class AbsentGpu:

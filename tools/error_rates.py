@@ -32,10 +32,10 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import rankdata
 
-from harness.analysis import moderated, stats
-from harness.analysis.compare import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
-from harness.records.schema import RecordError, Run
-from harness.records.select import chosen, read_side
+from spec_decode_bench.harness.analysis import moderated, stats
+from spec_decode_bench.harness.analysis.compare import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
+from spec_decode_bench.harness.records.schema import RecordError, Run
+from spec_decode_bench.harness.records.select import chosen, read_side
 
 #: Rounds of a synthetic process.
 ROUNDS = 15
@@ -378,7 +378,7 @@ def draw(document: dict, stem: Path) -> list[Path]:
     """Left: how many unchanged comparisons each rule fails. Right: which share of slow-downs of one cell it finds."""
     from matplotlib.ticker import PercentFormatter
 
-    from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, new_figure, save
+    from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, new_figure, save
 
     figure = new_figure(3.6)
     alarms, power = figure.subplots(1, 2, width_ratios=(1, 1.25))

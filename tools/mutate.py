@@ -53,17 +53,17 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from harness import interpreter
-from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
-from harness.records.endings import seen
-from harness.report.console import make_console, print_rows, progress_bar
-from harness.wording import did_you_mean
+from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
+from spec_decode_bench.harness.records.endings import seen
+from spec_decode_bench.harness.report.console import make_console, print_rows, progress_bar
+from spec_decode_bench.harness.wording import did_you_mean
 
 if TYPE_CHECKING:
-    from harness.config.work_items import Cells
-    from harness.contract import Operator, Point
-    from harness.discover import Catalog
-    from harness.records.schema import Finding, Reason
+    from spec_decode_bench.harness.config.work_items import Cells
+    from spec_decode_bench.harness.contract import Operator, Point
+    from spec_decode_bench.harness.discover import Catalog
+    from spec_decode_bench.harness.records.schema import Finding, Reason
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "tools" / "mutants"
@@ -245,16 +245,16 @@ def prepare(name: str, seed: int) -> Prepared:
     import torch
 
     torch.set_num_threads(1)
-    import harness.cuda_graph
-    import harness.session.evaluator
-    import harness.verify.random_batches  # noqa: F401
-    from harness.config.sweep import cells
-    from harness.contract import Point
-    from harness.discover import discover
-    from harness.verify.covering_array import covering_array
+    import spec_decode_bench.harness.cuda_graph
+    import spec_decode_bench.harness.session.evaluator
+    import spec_decode_bench.harness.verify.random_batches  # noqa: F401
+    from spec_decode_bench.harness.config.sweep import cells
+    from spec_decode_bench.harness.contract import Point
+    from spec_decode_bench.harness.discover import discover
+    from spec_decode_bench.harness.verify.covering_array import covering_array
 
     for path in sorted((ROOT / "baselines").glob("*/operator.py")):
-        importlib.import_module(f"baselines.{path.parent.name}.operator")
+        importlib.import_module(f"spec_decode_bench.baselines.{path.parent.name}.operator")
     kept = frozenset(_operator_modules())
     catalog = discover()
     operator = catalog.operators[name]
@@ -268,10 +268,10 @@ def prepare(name: str, seed: int) -> Prepared:
 
 
 def _sweep(catalog: Catalog, name: str) -> list[Cells]:
-    from harness.config.load import load
-    from harness.config.sweep import plan
-    from harness.contract import Point
-    from harness.verify.points import tensor_bytes
+    from spec_decode_bench.harness.config.load import load
+    from spec_decode_bench.harness.config.sweep import plan
+    from spec_decode_bench.harness.contract import Point
+    from spec_decode_bench.harness.verify.points import tensor_bytes
 
     source = next(source for source in (load(ROOT / path) for path in SWEEPS) if name in source.config.operators)
     items = plan(source, catalog.operators, catalog.variants, [f"{name}/*"])
@@ -285,7 +285,7 @@ def _operator_modules() -> list[str]:
 
 def use_tree(tree: Path, kept: Iterable[str]) -> None:
     """Import operators' files from a copy of them from now on, but for the modules that are kept."""
-    from harness import discover
+    from spec_decode_bench.harness import discover
 
     for name in _operator_modules():
         if name not in kept:
@@ -322,13 +322,13 @@ def verify(case: Case, prepared: Prepared, tree: Path, settings: Settings) -> Re
     shared = case.mutant is None or module not in prepared.kept
     use_tree(tree, prepared.kept if shared else ())
 
-    from harness.config.load import Measure
-    from harness.config.work_items import Checked, RandomBatches, Verify
-    from harness.records.schema import Cell, Code
-    from harness.session.evaluator import Evaluator
-    from harness.session.messages import Job
-    from harness.verify import random_batches
-    from harness.verify.edge_cases import check_variant, far_rows, in_place
+    from spec_decode_bench.harness.config.load import Measure
+    from spec_decode_bench.harness.config.work_items import Checked, RandomBatches, Verify
+    from spec_decode_bench.harness.records.schema import Cell, Code
+    from spec_decode_bench.harness.session.evaluator import Evaluator
+    from spec_decode_bench.harness.session.messages import Job
+    from spec_decode_bench.harness.verify import random_batches
+    from spec_decode_bench.harness.verify.edge_cases import check_variant, far_rows, in_place
 
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
     evaluator = Evaluator(Job(settings.device, (), settings.seed, Measure(), timed=False), thorough=False)
@@ -388,7 +388,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, settings: Settings) -> Re
 def _case_process(
     case: Case, prepared: Prepared, tree: Path, settings: Settings, output: Path, answer: Connection
 ) -> None:
-    from harness.session.fork_server import end_with_parent
+    from spec_decode_bench.harness.session.fork_server import end_with_parent
 
     end_with_parent()
     with output.open("w") as file:
@@ -438,7 +438,7 @@ def _operator_process(
     name: str, cases: Mapping[int, Case], settings: Settings, slots: Any, results: Connection
 ) -> None:
     """Sends (number of the case, Result) for each. slots: semaphore of as many processes as may work at a time."""
-    from harness.session.fork_server import end_with_parent
+    from spec_decode_bench.harness.session.fork_server import end_with_parent
 
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one

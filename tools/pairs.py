@@ -12,16 +12,16 @@ import json
 import sys
 from pathlib import Path
 
-from harness import interpreter
+from spec_decode_bench.harness import interpreter
 
 FILE = Path(__file__).parent.parent / "docs" / "pairs.json"
 
 
 def main(names: list[str]) -> int:
     interpreter.choose("cpu")
-    from harness.discover import discover
-    from harness.verify.covering_array import MOST_BYTES, covering_array
-    from harness.verify.points import PointSearch
+    from spec_decode_bench.harness.discover import discover
+    from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, covering_array
+    from spec_decode_bench.harness.verify.points import PointSearch
 
     catalog, counts = discover(), {}
     for name in names or catalog.operators:

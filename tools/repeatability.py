@@ -24,8 +24,8 @@ def measure() -> dict[str, float]:
     """Kernel -> median gpu_us in this process."""
     import torch
 
-    from harness.timing.calibrate import Kernels
-    from harness.timing.cuda_timer import CudaTimer
+    from spec_decode_bench.harness.timing.calibrate import Kernels
+    from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
     from tools.compare_timers import COPIES, graph_slope
 
     timer = CudaTimer(COPIES)

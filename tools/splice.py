@@ -11,6 +11,7 @@ record that is missing or cannot be read.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import inspect
 import json
@@ -24,12 +25,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.across_gpus import across_gpus
-from harness.analysis.decode_loop import alone, delta, reference_of, value
-from harness.analysis.decode_loop import by_point as loops_by_point
-from harness.analysis.estimators import estimates, reason_to_disagree, residuals
-from harness.analysis.seconds import ACTIVITIES, seconds_of
-from harness.analysis.stats import (
+from spec_decode_bench.harness.analysis.across_gpus import across_gpus
+from spec_decode_bench.harness.analysis.decode_loop import alone, delta, reference_of, value
+from spec_decode_bench.harness.analysis.decode_loop import by_point as loops_by_point
+from spec_decode_bench.harness.analysis.estimators import estimates, reason_to_disagree, residuals
+from spec_decode_bench.harness.analysis.seconds import ACTIVITIES, seconds_of
+from spec_decode_bench.harness.analysis.stats import (
     block_copy_us,
     copy_bandwidth,
     copy_bound_us,
@@ -37,25 +38,25 @@ from harness.analysis.stats import (
     median_us,
     slopes,
 )
-from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
-from harness.dependencies import dependencies, file_hash, variant_files
-from harness.discover import ROOT, discover
-from harness.records import decode_loop as loop_schema
-from harness.records import schema
-from harness.records.decode_loop import Loop
-from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
-from harness.records.endings import ending
-from harness.records.file import read_run
-from harness.records.profile import PROFILE, Profile, Session, read_document
-from harness.records.schema import Cell, Header, RecordError, Run, Status
-from harness.report.across_gpus import summary_table
-from harness.report.decode_loop import interval_text, loop_tables, percent_text
-from harness.report.escape import as_code, as_text
-from harness.report.profile import profile_tables
-from harness.report.profile import summary as summary_of
-from harness.report.table import markdown, untitled
-from harness.report.tables import point_columns
-from harness.wording import counted, did_you_mean, signed, significant
+from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
+from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash, variant_files
+from spec_decode_bench.harness.discover import ROOT, discover
+from spec_decode_bench.harness.records import decode_loop as loop_schema
+from spec_decode_bench.harness.records import schema
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.differences import MATTERS, PURPOSES, Purpose, matters
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.profile import PROFILE, Profile, Session, read_document
+from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, Run, Status
+from spec_decode_bench.harness.report.across_gpus import summary_table
+from spec_decode_bench.harness.report.decode_loop import interval_text, loop_tables, percent_text
+from spec_decode_bench.harness.report.escape import as_code, as_text
+from spec_decode_bench.harness.report.profile import profile_tables
+from spec_decode_bench.harness.report.profile import summary as summary_of
+from spec_decode_bench.harness.report.table import markdown, untitled
+from spec_decode_bench.harness.report.tables import point_columns
+from spec_decode_bench.harness.wording import counted, did_you_mean, signed, significant
 from tools.mutate import all_cases, tally
 
 REFERENCE = Path("results", "reference")
@@ -255,22 +256,37 @@ MOST_NAMES = 4
 
 
 @cache
-def code_of_variants() -> dict[str, dict[str, str]]:
-    """Id of a variant -> the files that make it, by name -> hash: of a kernel with those of its package, of PyTorch
-    operators the file itself.
+def code_of_variants() -> dict[str, dict[str, set[str]]]:
+    """Id of a variant -> the files that make it, by name -> their hashes: of a kernel with those of its package, of
+    PyTorch operators the file itself.
     """
     code = {}
     for name, own in variant_files(ROOT).items():
         is_kernel = own.relative_to(ROOT).parts[0] in KERNELS
         made_of = dependencies([own], ROOT, KERNELS) if is_kernel else {own}
-        code[name] = {str(path.relative_to(ROOT)): file_hash(path) for path in made_of}
+        code[name] = {str(path.relative_to(ROOT)): {file_hash(path)} | _without_import_name(path) for path in made_of}
     return code
+
+
+@cache
+def _without_import_name(path: Path) -> set[str]:
+    """Hashes that a file had before the suite had one import name, which changes no code: of its text with imports
+    wrapped as they are, and with those that fit on one line.
+    """
+
+    def joined(wrapped: re.Match[str]) -> str:
+        line = f"from {wrapped[1]} import {' '.join(wrapped[2].split()).removesuffix(',')}\n"
+        return line if len(line) <= 121 else wrapped[0]
+
+    text = path.read_text(encoding="utf-8").replace("spec_decode_bench.", "")
+    texts = text, re.sub(r"^from (\S+) import \(\n([^)]*)\)\n", joined, text, flags=re.MULTILINE)
+    return {hashlib.sha256(text.encode()).hexdigest()[:DIGITS] for text in texts}
 
 
 def changed_since(sources: dict[str, str], variant_id: str) -> bool | None:
     """Whether a variant's code is another one than that of a record; None for one that is not there any more."""
     files = code_of_variants().get(variant_id)
-    return files and any(sources.get(name) != now for name, now in files.items())
+    return files and any(sources.get(name) not in hashes for name, hashes in files.items())
 
 
 def stale(shown: Iterable[tuple[Header | Session, str]]) -> list[str]:
@@ -840,7 +856,7 @@ def operators() -> list[str]:
     catalog, lines = discover(), []
     for name in OPERATORS:
         variants = [one for one in catalog.of(name) if not one.is_upstream]
-        specification = inspect.getdoc(importlib.import_module(f"baselines.{name}.operator")) or ""
+        specification = inspect.getdoc(importlib.import_module(f"spec_decode_bench.baselines.{name}.operator")) or ""
         summary = _prose(catalog.operators[name].summary)
         lines += ["", f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
         for paragraph in specification.split("\n\n")[1:]:

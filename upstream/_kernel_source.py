@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from harness.packages import definition
+from spec_decode_bench.harness.packages import definition
 
 
 def definitions(path: Path, names: Sequence[str], asserts: bool = True, **given: Any) -> SimpleNamespace:

@@ -11,10 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
-from harness.engine_launch import own
-from harness.launch import fixed_launch
-from harness.packages import file_in
-from upstream._kernel_source import definitions
+from spec_decode_bench.harness.engine_launch import own
+from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.harness.packages import file_in
+from spec_decode_bench.upstream._kernel_source import definitions
 
 BLOCK_TABLE = "v1/worker/gpu/block_table.py"
 BUFFERS = "v1/worker/gpu/buffer_utils.py"

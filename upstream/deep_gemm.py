@@ -14,9 +14,9 @@ from types import ModuleType
 
 import torch
 
-from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs, with_indices
-from harness.contract import GPU, Point, consumer, variant
-from harness.packages import file_in
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs, with_indices
+from spec_decode_bench.harness.contract import GPU, Point, consumer, variant
+from spec_decode_bench.harness.packages import file_in
 
 #: Tokens of a page of the index cache on Hopper.
 BLOCK_KV = 64

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import torch
 
-from baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts
-from harness.contract import GPU, Point, consumer, variant
-from harness.packages import file_in
+from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts
+from spec_decode_bench.harness.contract import GPU, Point, consumer, variant
+from spec_decode_bench.harness.packages import file_in
 
 EXTENSION = "_flashmla_extension_C.abi3.so"
 #: Library and interface of the package flash_mla; SGLang's sgl-flash-mla gives it the same name.

@@ -14,14 +14,14 @@ from pathlib import Path
 import triton
 from cuda.core import ObjectCode, Program, ProgramOptions
 
-from baselines.k_quant_gather import operator as gather
-from baselines.paged_mqa_schedule import operator as paged
-from baselines.workloads.integers import cdiv
-from harness.contract import GPU, Point, variant
-from harness.cuda import current_arch, function_of
-from harness.launch import packed
-from harness.packages import file_in
-from upstream._kernel_source import triton_kernel
+from spec_decode_bench.baselines.k_quant_gather import operator as gather
+from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import current_arch, function_of
+from spec_decode_bench.harness.launch import packed
+from spec_decode_bench.harness.packages import file_in
+from spec_decode_bench.upstream._kernel_source import triton_kernel
 
 # --- k_quant_gather ---------------------------------------------------------------------------------------------------
 

@@ -12,16 +12,16 @@ from functools import cache
 import torch
 import triton
 
-from baselines.decode_flatten import operator as flatten
-from baselines.k_quant_gather import operator as gather
-from baselines.mamba_spec_metadata import operator as mamba
-from baselines.workloads.integers import cdiv
-from baselines.workloads.mamba_steps import slots_per_step
-from harness.contract import GPU, Point, variant
-from harness.engine_launch import EngineLaunch, own
-from harness.packages import file_in
-from upstream._kernel_source import triton_kernel
-from upstream._vllm import MAMBA, Definitions
+from spec_decode_bench.baselines.decode_flatten import operator as flatten
+from spec_decode_bench.baselines.k_quant_gather import operator as gather
+from spec_decode_bench.baselines.mamba_spec_metadata import operator as mamba
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.mamba_steps import slots_per_step
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.harness.packages import file_in
+from spec_decode_bench.upstream._kernel_source import triton_kernel
+from spec_decode_bench.upstream._vllm import MAMBA, Definitions
 
 # --- k_quant_gather ---------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
-from baselines.workloads.request_slots import group_tables
-from harness.contract import Point, variant
-from upstream._vllm import ALIGNED, BLOCK_TABLE, LOAD_PTR, Definitions, addresses, load_ptr, needs
+from spec_decode_bench.baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
+from spec_decode_bench.baselines.workloads.request_slots import group_tables
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.upstream._vllm import ALIGNED, BLOCK_TABLE, LOAD_PTR, Definitions, addresses, load_ptr, needs
 
 CODE = Definitions(
     BLOCK_TABLE,

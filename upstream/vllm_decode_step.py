@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from baselines.decode_step.operator import Inputs, Outputs, schedule_part, tile_part
-from harness.contract import Point, variant
-from harness.engine_launch import EngineLaunch, own
-from kernels.mla_tile_schedule import triton as tile_kernel
-from kernels.paged_mqa_schedule import triton as schedule_kernel
-from upstream._vllm import Definitions, needs
-from upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER, table_columns
+from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, schedule_part, tile_part
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.kernels.mla_tile_schedule import triton as tile_kernel
+from spec_decode_bench.kernels.paged_mqa_schedule import triton as schedule_kernel
+from spec_decode_bench.upstream._vllm import Definitions, needs
+from spec_decode_bench.upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER, table_columns
 
 SPLIT = "v1/attention/backends/utils.py"
 BUILDER = "DeepseekV32IndexerMetadataBuilder"

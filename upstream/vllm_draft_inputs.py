@@ -11,11 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.draft_inputs.operator import Inputs, Outputs
-from harness.contract import Point, variant
-from harness.engine_launch import EngineLaunch, own
-from harness.launch import fixed_launch
-from upstream._vllm import SPECULATOR, Definitions, needs, state_of_rows, with_kernels
+from spec_decode_bench.baselines.draft_inputs.operator import Inputs, Outputs
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.upstream._vllm import SPECULATOR, Definitions, needs, state_of_rows, with_kernels
 
 CODE = Definitions(SPECULATOR, *with_kernels("prepare_prefill_inputs", "prepare_decode_inputs", "update_draft_inputs"))
 NEEDS = needs(CODE)

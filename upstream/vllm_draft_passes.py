@@ -12,13 +12,20 @@ from types import SimpleNamespace
 
 import torch
 
-from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
-from baselines.workloads.request_slots import num_real
-from harness.contract import Point, variant
-from harness.engine_launch import EngineLaunch, own
-from kernels.paged_mqa_schedule import triton as schedule_kernel
-from upstream import vllm_compute_slot_mappings, vllm_draft_inputs
-from upstream._vllm import needs_of
+from spec_decode_bench.baselines.draft_passes.operator import (
+    Inputs,
+    Outputs,
+    passes,
+    schedule_part,
+    slots_part,
+    with_indexer,
+)
+from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.kernels.paged_mqa_schedule import triton as schedule_kernel
+from spec_decode_bench.upstream import vllm_compute_slot_mappings, vllm_draft_inputs
+from spec_decode_bench.upstream._vllm import needs_of
 
 NEEDS = needs_of((vllm_draft_inputs, vllm_compute_slot_mappings))
 LIMITS = vllm_compute_slot_mappings.LIMITS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from baselines.gather_block_tables.operator import Inputs, Outputs, reaches, rows_to_write
-from baselines.workloads.request_slots import group_tables
-from harness.contract import Point, variant
-from upstream._vllm import ALIGNED, BLOCK_TABLE, LOAD_PTR, Definitions, addresses, load_ptr, needs
+from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Outputs, reaches, rows_to_write
+from spec_decode_bench.baselines.workloads.request_slots import group_tables
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.upstream._vllm import ALIGNED, BLOCK_TABLE, LOAD_PTR, Definitions, addresses, load_ptr, needs
 
 CODE = Definitions(
     BLOCK_TABLE,

@@ -17,14 +17,14 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import decode_lens, num_real
-from harness.contract import Point, variant
-from harness.engine_launch import EngineLaunch, own
-from harness.launch import fixed_launch
-from upstream._vllm import HYBRID, MAMBA, Definitions, addresses, needs, state_of_slots
-from upstream.vllm import ALIGN, ROWS
+from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import decode_lens, num_real
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.upstream._vllm import HYBRID, MAMBA, Definitions, addresses, needs, state_of_slots
+from spec_decode_bench.upstream.vllm import ALIGN, ROWS
 
 CONTEXT, STATE = "MambaSpecDecodeGPUContext", "MambaHybridModelState"
 ATTENTION, TORCH_UTILS = "v1/worker/gpu/attn_utils.py", "utils/torch_utils.py"

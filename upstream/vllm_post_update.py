@@ -9,12 +9,20 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.post_update.operator import Inputs, Outputs
-from baselines.workloads.request_slots import num_real
-from harness.contract import Point, variant
-from harness.engine_launch import EngineLaunch, own
-from harness.launch import fixed_launch
-from upstream._vllm import HYBRID, INPUT_BATCH, Definitions, needs, state_of_rows, state_of_slots, with_kernels
+from spec_decode_bench.baselines.post_update.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.upstream._vllm import (
+    HYBRID,
+    INPUT_BATCH,
+    Definitions,
+    needs,
+    state_of_rows,
+    state_of_slots,
+    with_kernels,
+)
 
 CODE = Definitions(INPUT_BATCH, *with_kernels("get_num_sampled_and_rejected", "post_update"))
 STATES = Definitions(HYBRID, "_scatter_num_accepted_kernel")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from baselines.step_epilogue.operator import PARTS, Inputs, Outputs
-from harness.contract import Point, variant
-from harness.engine_launch import EngineLaunch
-from upstream import vllm_draft_inputs, vllm_mamba_align_step, vllm_post_update
-from upstream._vllm import needs_of
+from spec_decode_bench.baselines.step_epilogue.operator import PARTS, Inputs, Outputs
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch
+from spec_decode_bench.upstream import vllm_draft_inputs, vllm_mamba_align_step, vllm_post_update
+from spec_decode_bench.upstream._vllm import needs_of
 
 #: In the order of PARTS.
 VARIANTS = (vllm_post_update, vllm_draft_inputs, vllm_mamba_align_step)

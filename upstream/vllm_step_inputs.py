@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import triton
 
-from baselines.step_inputs.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.contract import Point, variant
-from harness.engine_launch import EngineLaunch, own
-from upstream._vllm import INPUT_BATCH, REJECTION, Definitions, needs, with_kernels
+from spec_decode_bench.baselines.step_inputs.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.upstream._vllm import INPUT_BATCH, REJECTION, Definitions, needs, with_kernels
 
 BATCH = Definitions(
     INPUT_BATCH,

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from baselines.step_prologue.operator import PARTS, Inputs, Outputs, indexer_point, states_point, with_indexer
-from harness.contract import Point, variant
-from harness.engine_launch import EngineLaunch
-from upstream import (
+from spec_decode_bench.baselines.step_prologue.operator import (
+    PARTS,
+    Inputs,
+    Outputs,
+    indexer_point,
+    states_point,
+    with_indexer,
+)
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.engine_launch import EngineLaunch
+from spec_decode_bench.upstream import (
     vllm_compute_slot_mappings,
     vllm_decode_step,
     vllm_gather_block_tables,
     vllm_mamba_align_step,
     vllm_step_inputs,
 )
-from upstream._vllm import needs_of
+from spec_decode_bench.upstream._vllm import needs_of
 
 #: In the order of PARTS.
 VARIANTS = (

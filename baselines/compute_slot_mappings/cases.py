@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from baselines.workloads.request_slots import UNUSED
-from harness.contract import EdgeCase
+from spec_decode_bench.baselines.workloads.request_slots import UNUSED
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.compute_slot_mappings.operator import Inputs
+    from spec_decode_bench.baselines.compute_slot_mappings.operator import Inputs
 
 
 def _dummy_rows(x: Inputs) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.compute_slot_mappings.operator import Inputs, Outputs, operator, rank_of
-from baselines.workloads.request_slots import group_block_sizes, group_tables
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.compute_slot_mappings.operator import Inputs, Outputs, operator, rank_of
+from spec_decode_bench.baselines.workloads.request_slots import group_block_sizes, group_tables
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def slot_of_tokens(x: Inputs, tokens: torch.Tensor) -> torch.Tensor:

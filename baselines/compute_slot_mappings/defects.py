@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from baselines.compute_slot_mappings.chains import op_chain
-from baselines.compute_slot_mappings.operator import Inputs, Outputs
-from baselines.workloads.broken import keeping, on_changed, rows_for_slots, wrapped
-from baselines.workloads.integers import cdiv
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.compute_slot_mappings.chains import op_chain
+from spec_decode_bench.baselines.compute_slot_mappings.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.broken import keeping, on_changed, rows_for_slots, wrapped
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Point, variant
 
 
 @variant("compute_slot_mappings", defect="entries past the real tokens keep the slots of an earlier step (vLLM #36580)")

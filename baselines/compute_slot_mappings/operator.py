@@ -26,11 +26,11 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.compute_slot_mappings.cases import CONTENTS
-from baselines.workloads import axes
-from baselines.workloads import request_slots as slots
-from baselines.workloads.decode_batch import int32
-from harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.compute_slot_mappings.cases import CONTENTS
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.decode_batch import int32
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 
 CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
 CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")

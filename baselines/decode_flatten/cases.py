@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import EdgeCase
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.decode_flatten.operator import Inputs
+    from spec_decode_bench.baselines.decode_flatten.operator import Inputs
 
 
 def seq_len_below_decode_len(x: Inputs) -> None:

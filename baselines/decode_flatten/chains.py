@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns, operator
-from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns, operator
+from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def needs_exact_host_lens(point: Point) -> str | None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from baselines.decode_flatten.chains import needs_exact_host_lens, op_chain, token_indices
-from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
-from baselines.workloads.composition import in_sequence
-from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.decode_flatten.chains import needs_exact_host_lens, op_chain, token_indices
+from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID
+from spec_decode_bench.harness.contract import Point, variant
 
 
 @variant(

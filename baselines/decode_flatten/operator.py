@@ -32,10 +32,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, make_batch, make_block_table, max_tokens, table_bytes
-from baselines.workloads.integers import cdiv
-from harness.contract import HOST, STRIDED, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.decode_batch import (
+    NULL_BLOCK_ID,
+    make_batch,
+    make_block_table,
+    max_tokens,
+    table_bytes,
+)
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import HOST, STRIDED, Axis, Expected, Operator, Point, Rule
 
 #: Table rows allocated past the last token, so that a write past T is detected.
 SPARE_ROWS = 8

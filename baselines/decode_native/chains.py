@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from baselines.decode_native.operator import Inputs, Outputs, views
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.decode_native.operator import Inputs, Outputs, views
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _end_aligned(point: Point) -> str | None:

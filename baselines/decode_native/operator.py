@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads.decode_batch import make_batch
-from harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.decode_batch import make_batch
+from spec_decode_bench.harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule
 
 ROW_ALIGNMENT = Axis(
     "row_alignment", axes.choice("end", "front"), "end", "which end of a ragged row its tokens are packed at"

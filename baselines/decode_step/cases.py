@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from baselines.decode_flatten.cases import (
+from spec_decode_bench.baselines.decode_flatten.cases import (
     all_padding,
     drafts_overhang,
     minus_one_padding_rows,
     padding_in_the_middle,
     seq_len_below_decode_len,
 )
-from harness.contract import EdgeCase
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.decode_flatten.operator import Inputs
+    from spec_decode_bench.baselines.decode_flatten.operator import Inputs
 
 _NATIVE = {"decode_path": "native"}
 _OLD = {"layout": "old"}

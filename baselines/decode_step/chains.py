@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.decode_flatten import chains as decode_flatten
-from baselines.decode_native import chains as decode_native
-from baselines.decode_step.operator import Inputs, Outputs, native_part, schedule_part, tile_part
-from baselines.mla_tile_schedule import chains as mla_tile_schedule
-from baselines.paged_mqa_schedule import chains as paged_mqa_schedule
-from baselines.workloads.composition import in_sequence
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.decode_flatten import chains as decode_flatten
+from spec_decode_bench.baselines.decode_native import chains as decode_native
+from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, native_part, schedule_part, tile_part
+from spec_decode_bench.baselines.mla_tile_schedule import chains as mla_tile_schedule
+from spec_decode_bench.baselines.paged_mqa_schedule import chains as paged_mqa_schedule
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def stale_on_the_flatten_path(point: Point) -> str | None:

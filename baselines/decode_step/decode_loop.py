@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from baselines.decode_flatten import decode_loop as decode_flatten
-from baselines.decode_step.operator import Outputs, views
-from baselines.mla_tile_schedule import decode_loop as mla_tile_schedule
-from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
-from harness.contract import Point
+from spec_decode_bench.baselines.decode_flatten import decode_loop as decode_flatten
+from spec_decode_bench.baselines.decode_step.operator import Outputs, views
+from spec_decode_bench.baselines.mla_tile_schedule import decode_loop as mla_tile_schedule
+from spec_decode_bench.baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from spec_decode_bench.harness.contract import Point
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:

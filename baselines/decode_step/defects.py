@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from baselines.decode_flatten.chains import needs_exact_host_lens
-from baselines.decode_step.chains import lengths_chain, stale_on_the_flatten_path
-from baselines.decode_step.operator import (
+from spec_decode_bench.baselines.decode_flatten.chains import needs_exact_host_lens
+from spec_decode_bench.baselines.decode_step.chains import lengths_chain, stale_on_the_flatten_path
+from spec_decode_bench.baselines.decode_step.operator import (
     Inputs,
     Outputs,
     schedule_part,
@@ -16,12 +16,12 @@ from baselines.decode_step.operator import (
     tile_part,
     views,
 )
-from baselines.mla_tile_schedule.chains import fresh_copy, fresh_tiles
-from baselines.mla_tile_schedule.operator import views as tile_views
-from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
-from baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
-from baselines.workloads.composition import in_sequence
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.mla_tile_schedule.chains import fresh_copy, fresh_tiles
+from spec_decode_bench.baselines.mla_tile_schedule.operator import views as tile_views
+from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from spec_decode_bench.baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _flatten_only(point: Point) -> str | None:

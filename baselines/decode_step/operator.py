@@ -28,15 +28,15 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.decode_flatten import operator as decode_flatten
-from baselines.decode_flatten.operator import Inputs, num_tokens
-from baselines.decode_native import operator as decode_native
-from baselines.mla_tile_schedule import operator as mla_tile_schedule
-from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
-from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
-from baselines.workloads import axes
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.decode_flatten import operator as decode_flatten
+from spec_decode_bench.baselines.decode_flatten.operator import Inputs, num_tokens
+from spec_decode_bench.baselines.decode_native import operator as decode_native
+from spec_decode_bench.baselines.mla_tile_schedule import operator as mla_tile_schedule
+from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 
 DECODE_PATH = Axis(
     "decode_path",

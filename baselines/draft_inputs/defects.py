@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from baselines.draft_inputs.chains import op_chain
-from baselines.draft_inputs.operator import Inputs, Outputs
-from baselines.workloads.broken import keeping
-from baselines.workloads.composition import in_sequence
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.draft_inputs.chains import op_chain
+from spec_decode_bench.baselines.draft_inputs.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.broken import keeping
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _only(*passes: str) -> Callable[[Point], str | None]:

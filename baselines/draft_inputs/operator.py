@@ -37,12 +37,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.draft_inputs.cases import CONTENTS
-from baselines.workloads import axes
-from baselines.workloads import request_slots as slots
-from baselines.workloads.decode_batch import accepted_drafts, int32
-from baselines.workloads.written import Written, as_arrays
-from harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.draft_inputs.cases import CONTENTS
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32
+from spec_decode_bench.baselines.workloads.written import Written, as_arrays
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 
 DRAFT_PASS = Axis(
     "draft_pass", axes.choice("first", "second", "later"), "first", "which of the drafter's passes gets its inputs"

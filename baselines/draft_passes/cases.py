@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from baselines.compute_slot_mappings.cases import null_blocks, some_disabled
-from harness.contract import EdgeCase
+from spec_decode_bench.baselines.compute_slot_mappings.cases import null_blocks, some_disabled
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.draft_passes.operator import Inputs
+    from spec_decode_bench.baselines.draft_passes.operator import Inputs
 
 
 def _second_group_disabled(x: Inputs) -> None:

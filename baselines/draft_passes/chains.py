@@ -6,11 +6,18 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.compute_slot_mappings import chains as compute_slot_mappings
-from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
-from baselines.paged_mqa_schedule import chains as paged_mqa_schedule
-from baselines.workloads.request_slots import num_real
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.compute_slot_mappings import chains as compute_slot_mappings
+from spec_decode_bench.baselines.draft_passes.operator import (
+    Inputs,
+    Outputs,
+    passes,
+    schedule_part,
+    slots_part,
+    with_indexer,
+)
+from spec_decode_bench.baselines.paged_mqa_schedule import chains as paged_mqa_schedule
+from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def advance(out: Outputs, i: int, length: torch.Tensor, most: int, further: int) -> None:

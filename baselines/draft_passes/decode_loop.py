@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from baselines.draft_passes.operator import Inputs, Outputs
-from baselines.step_prologue.decode_loop import indexer, step_axes
-from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
-from harness.contract import Point
+from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs
+from spec_decode_bench.baselines.step_prologue.decode_loop import indexer, step_axes
+from spec_decode_bench.baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from spec_decode_bench.harness.contract import Point
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:

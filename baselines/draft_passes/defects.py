@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.draft_passes.chains import op_chain
-from baselines.draft_passes.operator import Inputs, Outputs, with_indexer
-from baselines.workloads.broken import keeping, on_changed
-from baselines.workloads.composition import in_sequence
-from baselines.workloads.request_slots import num_real
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.draft_passes.chains import op_chain
+from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs, with_indexer
+from spec_decode_bench.baselines.workloads.broken import keeping, on_changed
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _as_the_first(chain: Callable[[], None], of_passes: torch.Tensor) -> Callable[[], None]:

@@ -27,17 +27,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from baselines.compute_slot_mappings import operator as compute_slot_mappings
-from baselines.draft_inputs import operator as draft_inputs
-from baselines.draft_passes.cases import CONTENTS
-from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
-from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
-from baselines.workloads import axes
-from baselines.workloads import request_slots as slots
-from baselines.workloads.composition import part_point
-from baselines.workloads.decode_batch import accepted_drafts, int32
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.compute_slot_mappings import operator as compute_slot_mappings
+from spec_decode_bench.baselines.draft_inputs import operator as draft_inputs
+from spec_decode_bench.baselines.draft_passes.cases import CONTENTS
+from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.composition import part_point
+from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 
 INDEXER = Axis(
     "indexer",

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.contract import EdgeCase
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.gather_block_tables.operator import Inputs
+    from spec_decode_bench.baselines.gather_block_tables.operator import Inputs
 
 
 def _some_own_nothing(x: Inputs) -> None:

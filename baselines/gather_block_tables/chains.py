@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from baselines.gather_block_tables.operator import Inputs, Outputs, operator, reaches, rows_to_write
-from baselines.workloads.request_slots import group_block_sizes, group_tables
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Outputs, operator, reaches, rows_to_write
+from spec_decode_bench.baselines.workloads.request_slots import group_block_sizes, group_tables
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def fill(

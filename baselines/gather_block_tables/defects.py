@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from baselines.gather_block_tables.chains import op_chain, set_up
-from baselines.gather_block_tables.operator import Inputs, Outputs
-from baselines.workloads.broken import on_changed, rows_for_slots
-from baselines.workloads.composition import in_sequence
-from baselines.workloads.request_slots import num_real
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.gather_block_tables.chains import op_chain, set_up
+from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.broken import on_changed, rows_for_slots
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.harness.contract import Point, variant
 
 
 @variant("gather_block_tables", defect="rows of an earlier, larger batch keep its blocks (vLLM #49757)")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID
-from baselines.workloads.integers import cdiv
-from harness.contract import EdgeCase
+from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.k_quant_gather.operator import Inputs
+    from spec_decode_bench.baselines.k_quant_gather.operator import Inputs
 
 #: fp32 patterns that arithmetic would change: a signalling and a quiet NaN, both infinities, -0, a denormal.
 SCALE_PATTERNS = (0x7F800001, 0x7FC00000, 0x7F800000, -0x00800000, -0x80000000, 0x00000001)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.k_quant_gather.operator import Inputs, Outputs, operator, scale_bytes
-from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.k_quant_gather.operator import Inputs, Outputs, operator, scale_bytes
+from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 @dataclass(frozen=True)

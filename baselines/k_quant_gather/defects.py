@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from baselines.k_quant_gather.chains import copy_where, locate_tokens, make_pages, masked_gather
-from baselines.k_quant_gather.operator import SCALE_BYTES, Inputs, Outputs
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.k_quant_gather.chains import copy_where, locate_tokens, make_pages, masked_gather
+from spec_decode_bench.baselines.k_quant_gather.operator import SCALE_BYTES, Inputs, Outputs
+from spec_decode_bench.harness.contract import Point, variant
 
 
 @variant(

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads.decode_batch import make_block_table, table_bytes
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.decode_batch import make_block_table, table_bytes
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 
 #: Workspace rows past N, so that a write past N is detected.
 SPARE_ROWS = 8

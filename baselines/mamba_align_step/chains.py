@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.mamba_align_step.operator import Inputs, Outputs, operator
-from baselines.workloads.request_slots import rows_of_slots
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, Outputs, operator
+from spec_decode_bench.baselines.workloads.request_slots import rows_of_slots
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def before_forward(x: Inputs, out: Outputs, none: torch.Tensor, offsets: torch.Tensor, size: int) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.mamba_align_step.chains import op_chain
-from baselines.mamba_align_step.operator import Inputs, Outputs
-from baselines.workloads.broken import on_changed, rows_for_slots
-from baselines.workloads.composition import in_sequence
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.mamba_align_step.chains import op_chain
+from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.broken import on_changed, rows_for_slots
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _only(phase: str) -> Callable[[Point], str | None]:

@@ -32,14 +32,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads import request_slots as slots
-from baselines.workloads.context_lengths import plain
-from baselines.workloads.decode_batch import accepted_drafts
-from baselines.workloads.integers import cdiv
-from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from baselines.workloads.written import Written, as_arrays
-from harness.contract import Axis, Expected, Operator, Point
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.context_lengths import plain
+from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
+from spec_decode_bench.baselines.workloads.written import Written, as_arrays
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
 
 PHASE = Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which end of a step this is")
 FRESH = Axis("fresh", axes.probability, 0.0, "share of the requests without a running state yet", plain)

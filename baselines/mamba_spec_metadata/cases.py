@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from baselines.workloads.decode_batch import UNUSED_BLOCK_ID
-from harness.contract import EdgeCase
+from spec_decode_bench.baselines.workloads.decode_batch import UNUSED_BLOCK_ID
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.mamba_spec_metadata.operator import Inputs
+    from spec_decode_bench.baselines.mamba_spec_metadata.operator import Inputs
 
 
 def _all_padding(x: Inputs) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.mamba_spec_metadata.operator import Inputs, Outputs, operator
-from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.mamba_spec_metadata.operator import Inputs, Outputs, operator
+from spec_decode_bench.baselines.workloads import mamba_steps as mamba
+from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def known_anchor(x: Inputs) -> torch.Tensor:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from baselines.mamba_spec_metadata.operator import PER_REQUEST, Inputs, Outputs, views
-from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
-from harness.contract import Point
+from spec_decode_bench.baselines.mamba_spec_metadata.operator import PER_REQUEST, Inputs, Outputs, views
+from spec_decode_bench.baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from spec_decode_bench.harness.contract import Point
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:

@@ -6,13 +6,18 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.mamba_spec_metadata.chains import all_states_chain, known_anchor, op_chain, window_chain
-from baselines.mamba_spec_metadata.operator import Inputs, Outputs
-from baselines.workloads.broken import keeping
-from baselines.workloads.composition import in_sequence
-from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.mamba_steps import slots_per_step, table_columns
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.mamba_spec_metadata.chains import (
+    all_states_chain,
+    known_anchor,
+    op_chain,
+    window_chain,
+)
+from spec_decode_bench.baselines.mamba_spec_metadata.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.broken import keeping
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID
+from spec_decode_bench.baselines.workloads.mamba_steps import slots_per_step, table_columns
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _mode_all(point: Point) -> str | None:

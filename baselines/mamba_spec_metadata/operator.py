@@ -34,10 +34,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, int32
-from harness.contract import Axis, Expected, Operator, Point
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import mamba_steps as mamba
+from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID, int32
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
 
 PADDING = replace(
     axes.PADDING,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import EdgeCase
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.mamba_state_copy.operator import Inputs
+    from spec_decode_bench.baselines.mamba_state_copy.operator import Inputs
 
 _BS = 16
 

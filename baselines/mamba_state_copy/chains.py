@@ -10,10 +10,17 @@ from typing import NamedTuple
 
 import torch
 
-from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, operator, time_first
-from baselines.workloads.request_slots import rows_of_slots
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.mamba_state_copy.operator import (
+    Inputs,
+    Outputs,
+    by_slot,
+    conv_columns,
+    operator,
+    time_first,
+)
+from spec_decode_bench.baselines.workloads.request_slots import rows_of_slots
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 #: What a variant that decides on the host waives.
 ON_HOST = ("no_alloc", "no_sync", "graph_safe")

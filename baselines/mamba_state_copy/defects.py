@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from baselines.mamba_state_copy.chains import (
+from spec_decode_bench.baselines.mamba_state_copy.chains import (
     ON_HOST,
     by_row,
     counts_writer,
@@ -16,9 +16,9 @@ from baselines.mamba_state_copy.chains import (
     masked_chain,
     pointer_lists,
 )
-from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
-from baselines.workloads.broken import on_changed, wrapped
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
+from spec_decode_bench.baselines.workloads.broken import on_changed, wrapped
+from spec_decode_bench.harness.contract import Point, variant
 
 #: (conv states [layers, slots, columns, channels], slot from, slot to, shift): moves one request's convolution.
 ShiftConv: TypeAlias = "Callable[[torch.Tensor, int, int, int], None]"

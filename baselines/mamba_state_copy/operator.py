@@ -41,17 +41,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.workloads import axes, request_slots
-from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.decode_batch import (
+from spec_decode_bench.baselines.workloads import axes, request_slots
+from spec_decode_bench.baselines.workloads import mamba_steps as mamba
+from spec_decode_bench.baselines.workloads.decode_batch import (
     NULL_BLOCK_ID,
     UNUSED_BLOCK_ID,
     accepted_drafts,
     int32,
     make_batch,
 )
-from baselines.workloads.integers import cdiv
-from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 #: Taps of the causal convolution. Its state holds one column less, and k more for the drafts.
 CONV_WIDTH = 4

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.contract import EdgeCase
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.mamba_state_gather.operator import Inputs
+    from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs
 
 
 def _fell_back(x: Inputs) -> None:

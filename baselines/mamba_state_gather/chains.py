@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from baselines.mamba_state_gather.operator import Inputs, Outputs, operator, views
-from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs, Outputs, operator, views
+from spec_decode_bench.baselines.workloads import mamba_steps as mamba
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def gather_both(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from baselines.mamba_state_gather.operator import Inputs, views
-from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
-from harness.contract import Point
+from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs, views
+from spec_decode_bench.baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from spec_decode_bench.harness.contract import Point
 
 COLUMNS = (
     "block_idx_last_scheduled_token",

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.decode_batch import int32
-from harness.contract import Axis, Expected, Operator, Point
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import mamba_steps as mamba
+from spec_decode_bench.baselines.workloads.decode_batch import int32
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
 
 NUM_LAYERS = Axis(
     "num_layers",

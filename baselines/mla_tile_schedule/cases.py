@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from harness.contract import EdgeCase
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.mla_tile_schedule.operator import Inputs
+    from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs
 
 #: 16 heads per rank (tensor parallelism 8) on 132 SMs: a part for every SM.
 _TP8 = {"num_heads_q": 16}

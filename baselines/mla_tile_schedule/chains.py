@@ -17,9 +17,9 @@ from itertools import pairwise
 
 import torch
 
-from baselines.mla_tile_schedule.operator import BLOCK_N, Inputs, Outputs, views
-from baselines.workloads.integers import cdiv
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.mla_tile_schedule.operator import BLOCK_N, Inputs, Outputs, views
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Point, variant
 
 # --- on the host ------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from baselines.mla_tile_schedule.chains import copied, fresh_copy, fresh_tiles
-from baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts, views
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.mla_tile_schedule.chains import copied, fresh_copy, fresh_tiles
+from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts, views
+from spec_decode_bench.harness.contract import Point, variant
 
 
 @variant("mla_tile_schedule", defect="a captured graph gets fresh tensors (vLLM #32810, fixed in #35175)")

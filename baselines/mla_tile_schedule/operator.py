@@ -40,11 +40,11 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.mla_tile_schedule.cases import CONTENTS
-from baselines.workloads import axes
-from baselines.workloads.decode_batch import make_batch
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.mla_tile_schedule.cases import CONTENTS
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.decode_batch import make_batch
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 
 #: KV tokens of a block of work, independent of the page size of the cache.
 BLOCK_N = 64

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.contract import EdgeCase
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.paged_mqa_schedule.operator import Inputs
+    from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs
 
 _RAGGED = {"uniform": [1, 9000]}
 #: Few SMs, yet enough to divide the work unevenly: Triton's interpreter is slow on 133 table rows.

@@ -7,9 +7,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from baselines.paged_mqa_schedule.operator import Inputs, Outputs, operator, request_lens, views, with_indices
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import (
+    Inputs,
+    Outputs,
+    operator,
+    request_lens,
+    views,
+    with_indices,
+)
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 #: (lens int32 [B], slots int32 [num_sms + 1], num_sms, atoms, is_back) -> a fresh table, int32 [num_sms + 1, 2].
 #: With indices, lens are [T] and atoms the ids, int32 [T]. slots: 0 .. num_sms. is_back: whether the last SMs get the

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from baselines.paged_mqa_schedule.operator import Inputs, views
-from baselines.workloads.engine_state import Consumed, EngineShape, LoopBinding
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs, views
+from spec_decode_bench.baselines.workloads.engine_state import Consumed, EngineShape, LoopBinding
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:

@@ -7,10 +7,16 @@ from typing import Any
 
 import torch
 
-from baselines.paged_mqa_schedule.chains import copy_fresh, segments_of, starts_of, table_of_lens, table_of_segments
-from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs, with_indices
-from baselines.workloads.integers import cdiv
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.paged_mqa_schedule.chains import (
+    copy_fresh,
+    segments_of,
+    starts_of,
+    table_of_lens,
+    table_of_segments,
+)
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs, with_indices
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _by_request(point: Point) -> str | None:

@@ -32,11 +32,11 @@ from itertools import pairwise
 
 import torch
 
-from baselines.paged_mqa_schedule.cases import CONTENTS
-from baselines.workloads import axes
-from baselines.workloads.decode_batch import Batch, make_batch
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.paged_mqa_schedule.cases import CONTENTS
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.decode_batch import Batch, make_batch
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 
 #: KV tokens of one segment: four blocks of 64.
 SEGMENT = 256

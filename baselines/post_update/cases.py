@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import EdgeCase
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.post_update.operator import Inputs
+    from spec_decode_bench.baselines.post_update.operator import Inputs
 
 
 _HISTORY = 64

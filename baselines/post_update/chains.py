@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.post_update.operator import Inputs, Outputs, operator
-from baselines.workloads.request_slots import rows_of_slots
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.post_update.operator import Inputs, Outputs, operator
+from spec_decode_bench.baselines.workloads.request_slots import rows_of_slots
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def update(x: Inputs, out: Outputs, columns: torch.Tensor) -> None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from baselines.post_update.chains import on_device, op_chain
-from baselines.post_update.operator import Inputs, Outputs
-from baselines.workloads.broken import on_changed, wrapped
-from baselines.workloads.composition import in_sequence
-from baselines.workloads.request_slots import rows_of_slots
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.post_update.chains import on_device, op_chain
+from spec_decode_bench.baselines.post_update.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.broken import on_changed, wrapped
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.baselines.workloads.request_slots import rows_of_slots
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _corrected(

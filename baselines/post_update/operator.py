@@ -33,12 +33,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.post_update.cases import CONTENTS
-from baselines.workloads import axes
-from baselines.workloads import request_slots as slots
-from baselines.workloads.decode_batch import accepted_drafts, int32
-from baselines.workloads.written import Written, as_arrays
-from harness.contract import UVA, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.post_update.cases import CONTENTS
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32
+from spec_decode_bench.baselines.workloads.written import Written, as_arrays
+from spec_decode_bench.harness.contract import UVA, Axis, Expected, Operator, Point, Rule
 
 #: int64 between two rows of the sampler's tokens that are no tokens.
 ROW_PADDING = 3

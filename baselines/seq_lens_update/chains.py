@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot, operator
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, Outputs, by_slot, operator
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def write_bound(x: Inputs, out: Outputs) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from baselines.seq_lens_update.operator import Inputs, Outputs
-from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
-from harness.contract import Point
+from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from spec_decode_bench.harness.contract import Point
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:

@@ -6,11 +6,17 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.seq_lens_update.chains import correct_counts, op_chain, set_up, update_by_slot, write_lengths
-from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
-from baselines.workloads.broken import keeping
-from baselines.workloads.composition import in_sequence
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.seq_lens_update.chains import (
+    correct_counts,
+    op_chain,
+    set_up,
+    update_by_slot,
+    write_lengths,
+)
+from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
+from spec_decode_bench.baselines.workloads.broken import keeping
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.harness.contract import Point, variant
 
 
 @variant(

@@ -44,10 +44,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads.context_lengths import draw_lengths, plain
-from baselines.workloads.decode_batch import accepted_drafts, int32, num_query_tokens, query_lens
-from harness.contract import HOST, UVA, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths, plain
+from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32, num_query_tokens, query_lens
+from spec_decode_bench.harness.contract import HOST, UVA, Axis, Expected, Operator, Point, Rule
 
 #: Contents of buffer rows that no request had. A sum with it is recognisable, and never a legal length.
 UNUSED = 0x7FFFFF00

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from baselines.post_update.cases import chunks, last_chunks
-from harness.contract import EdgeCase
+from spec_decode_bench.baselines.post_update.cases import chunks, last_chunks
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.step_epilogue.operator import Inputs
+    from spec_decode_bench.baselines.step_epilogue.operator import Inputs
 
 
 def _block_ends(x: Inputs) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from baselines.draft_inputs import chains as draft_inputs
-from baselines.mamba_align_step import chains as mamba_align_step
-from baselines.post_update import chains as post_update
-from baselines.step_epilogue.operator import PARTS, Inputs, Outputs
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.draft_inputs import chains as draft_inputs
+from spec_decode_bench.baselines.mamba_align_step import chains as mamba_align_step
+from spec_decode_bench.baselines.post_update import chains as post_update
+from spec_decode_bench.baselines.step_epilogue.operator import PARTS, Inputs, Outputs
+from spec_decode_bench.harness.contract import Point, variant
 
 on_device = post_update.on_device
 CHAINS = (post_update.op_chain, draft_inputs.op_chain, mamba_align_step.op_chain)

@@ -6,10 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from baselines.step_epilogue.operator import PARTS, Inputs, Outputs, drafter_part, operator, update_part
-from baselines.step_prologue.decode_loop import step_axes
-from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
-from harness.contract import Point
+from spec_decode_bench.baselines.step_epilogue.operator import (
+    PARTS,
+    Inputs,
+    Outputs,
+    drafter_part,
+    operator,
+    update_part,
+)
+from spec_decode_bench.baselines.step_prologue.decode_loop import step_axes
+from spec_decode_bench.baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from spec_decode_bench.harness.contract import Point
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from baselines.mamba_align_step import chains as mamba_align_step
-from baselines.step_epilogue.chains import CHAINS, on_device, op_chain
-from baselines.step_epilogue.operator import PARTS, Inputs, Outputs, with_states
-from baselines.workloads.broken import keeping
-from baselines.workloads.composition import Setup, with_inputs
-from baselines.workloads.request_slots import num_real
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.mamba_align_step import chains as mamba_align_step
+from spec_decode_bench.baselines.step_epilogue.chains import CHAINS, on_device, op_chain
+from spec_decode_bench.baselines.step_epilogue.operator import PARTS, Inputs, Outputs, with_states
+from spec_decode_bench.baselines.workloads.broken import keeping
+from spec_decode_bench.baselines.workloads.composition import Setup, with_inputs
+from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _with_states(point: Point) -> str | None:

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.draft_inputs import operator as draft_inputs
-from baselines.mamba_align_step import operator as mamba_align_step
-from baselines.post_update import operator as post_update
-from baselines.workloads import axes
-from baselines.workloads import request_slots as slots
-from baselines.workloads.composition import Composition, Part, part_point
-from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from harness.contract import UVA, Axis, Operator, Point
+from spec_decode_bench.baselines.draft_inputs import operator as draft_inputs
+from spec_decode_bench.baselines.mamba_align_step import operator as mamba_align_step
+from spec_decode_bench.baselines.post_update import operator as post_update
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.composition import Composition, Part, part_point
+from spec_decode_bench.baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
+from spec_decode_bench.harness.contract import UVA, Axis, Operator, Point
 
 STATES = Axis("states", axes.choice("no", "yes"), "no", "whether the model has recurrent states")
 AXES = slots.composed(

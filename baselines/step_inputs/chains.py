@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.step_inputs.operator import Inputs, Outputs, operator
-from baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
-from harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.step_inputs.operator import Inputs, Outputs, operator
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
+from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def fill(

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from baselines.step_inputs.chains import on_device, op_chain, set_up
-from baselines.step_inputs.operator import Inputs, Outputs
-from baselines.workloads.broken import keeping, rows_for_slots
-from baselines.workloads.composition import in_sequence
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.step_inputs.chains import on_device, op_chain, set_up
+from spec_decode_bench.baselines.step_inputs.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.broken import keeping, rows_for_slots
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.harness.contract import Point, variant
 
 
 @variant(

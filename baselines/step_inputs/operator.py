@@ -32,12 +32,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.step_inputs.cases import CONTENTS
-from baselines.workloads import axes
-from baselines.workloads import request_slots as slots
-from baselines.workloads.decode_batch import int32
-from baselines.workloads.written import Written, as_arrays
-from harness.contract import UVA, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.baselines.step_inputs.cases import CONTENTS
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.decode_batch import int32
+from spec_decode_bench.baselines.workloads.written import Written, as_arrays
+from spec_decode_bench.harness.contract import UVA, Axis, Expected, Operator, Point, Rule
 
 #: Token ids are below.
 VOCAB_SIZE = 129280

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from baselines.mamba_align_step.cases import reused_slots
-from baselines.step_inputs.cases import prompts_end_anywhere
-from harness.contract import EdgeCase
+from spec_decode_bench.baselines.mamba_align_step.cases import reused_slots
+from spec_decode_bench.baselines.step_inputs.cases import prompts_end_anywhere
+from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
-    from baselines.step_prologue.operator import Inputs
+    from spec_decode_bench.baselines.step_prologue.operator import Inputs
 
 
 def _one_long_row(x: Inputs) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from baselines.compute_slot_mappings import chains as compute_slot_mappings
-from baselines.decode_step import chains as decode_step
-from baselines.gather_block_tables import chains as gather_block_tables
-from baselines.mamba_align_step import chains as mamba_align_step
-from baselines.step_inputs import chains as step_inputs
-from baselines.step_prologue.operator import PARTS, Inputs, Outputs
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.compute_slot_mappings import chains as compute_slot_mappings
+from spec_decode_bench.baselines.decode_step import chains as decode_step
+from spec_decode_bench.baselines.gather_block_tables import chains as gather_block_tables
+from spec_decode_bench.baselines.mamba_align_step import chains as mamba_align_step
+from spec_decode_bench.baselines.step_inputs import chains as step_inputs
+from spec_decode_bench.baselines.step_prologue.operator import PARTS, Inputs, Outputs
+from spec_decode_bench.harness.contract import Point, variant
 
 on_device = step_inputs.on_device
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from baselines.decode_step import decode_loop as decode_step
-from baselines.step_prologue.operator import (
+from spec_decode_bench.baselines.decode_step import decode_loop as decode_step
+from spec_decode_bench.baselines.step_prologue.operator import (
     PARTS,
     Inputs,
     Outputs,
@@ -17,9 +17,9 @@ from baselines.step_prologue.operator import (
     slots_part,
     tables_part,
 )
-from baselines.workloads import request_slots as slots
-from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
-from harness.contract import Point
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from spec_decode_bench.harness.contract import Point
 
 #: Outputs by token or logit row that the model or the sampler reads, and those that a state's layers read.
 BY_TOKEN = (

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from baselines.decode_step import chains as decode_step
-from baselines.step_prologue.chains import CHAINS, on_device, op_chain
-from baselines.step_prologue.operator import PARTS, Inputs, Outputs, with_indexer
-from baselines.workloads.broken import on_changed
-from baselines.workloads.composition import in_sequence
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.decode_step import chains as decode_step
+from spec_decode_bench.baselines.step_prologue.chains import CHAINS, on_device, op_chain
+from spec_decode_bench.baselines.step_prologue.operator import PARTS, Inputs, Outputs, with_indexer
+from spec_decode_bench.baselines.workloads.broken import on_changed
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.harness.contract import Point, variant
 
 
 def _with_indexer(point: Point) -> str | None:

@@ -34,17 +34,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from baselines.compute_slot_mappings import operator as compute_slot_mappings
-from baselines.decode_step import operator as decode_step
-from baselines.gather_block_tables import operator as gather_block_tables
-from baselines.mamba_align_step import operator as mamba_align_step
-from baselines.step_inputs import operator as step_inputs
-from baselines.workloads import axes
-from baselines.workloads import request_slots as slots
-from baselines.workloads.composition import Composition, Part, part_point
-from baselines.workloads.decode_batch import accepted_drafts, int32
-from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from harness.contract import HOST, UVA, Axis, Operator, Point, Rule
+from spec_decode_bench.baselines.compute_slot_mappings import operator as compute_slot_mappings
+from spec_decode_bench.baselines.decode_step import operator as decode_step
+from spec_decode_bench.baselines.gather_block_tables import operator as gather_block_tables
+from spec_decode_bench.baselines.mamba_align_step import operator as mamba_align_step
+from spec_decode_bench.baselines.step_inputs import operator as step_inputs
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.workloads.composition import Composition, Part, part_point
+from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32
+from spec_decode_bench.baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
+from spec_decode_bench.harness.contract import HOST, UVA, Axis, Operator, Point, Rule
 
 INDEXER = Axis(
     "indexer",

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
-from baselines.workloads.context_lengths import label_lengths, longest, parse_lengths, plain
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, Point, Rule
+from spec_decode_bench.baselines.workloads.context_lengths import label_lengths, longest, parse_lengths, plain
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Axis, Point, Rule
 
 #: Counts and sizes reach kernels as int32.
 INT32_MAX = 2**31 - 1

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from baselines.workloads.composition import Setup, in_sequence
-from harness.contract import Point
+from spec_decode_bench.baselines.workloads.composition import Setup, in_sequence
+from spec_decode_bench.harness.contract import Point
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from baselines.workloads.engine_state import EngineShape, EngineState, LoopBinding
-from harness.contract import Expected, Operator, Point
+from spec_decode_bench.baselines.workloads.engine_state import EngineShape, EngineState, LoopBinding
+from spec_decode_bench.harness.contract import Expected, Operator, Point
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from harness.contract import Point
+from spec_decode_bench.harness.contract import Point
 
 #: The largest length: lengths are int32 on the device.
 LONGEST = 2**31 - 1

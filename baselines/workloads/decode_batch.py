@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.workloads.axes import num_padding_requests
-from baselines.workloads.context_lengths import draw_lengths
-from harness.contract import Point
+from spec_decode_bench.baselines.workloads.axes import num_padding_requests
+from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths
+from spec_decode_bench.harness.contract import Point
 
 NULL_BLOCK_ID = 0
 #: Content of the unused columns of a block table. A plausible id would hide a read past the used blocks.

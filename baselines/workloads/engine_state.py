@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from harness.contract import Point
+    from spec_decode_bench.harness.contract import Point
 
 #: When an operator is launched in a step.
 Turn = Literal["before_forward", "after_sampling"]

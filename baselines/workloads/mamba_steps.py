@@ -13,10 +13,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, accepted_drafts, int32, make_batch
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, Point, Rule
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.decode_batch import (
+    NULL_BLOCK_ID,
+    UNUSED_BLOCK_ID,
+    accepted_drafts,
+    int32,
+    make_batch,
+)
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Axis, Point, Rule
 
 #: The fused kernels give a request one lane per slot, 1 + k of them, inside one warp.
 MOST_SPECULATIVE_BLOCKS = 31

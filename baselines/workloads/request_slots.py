@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from baselines.workloads import axes
-from baselines.workloads.context_lengths import draw_lengths, plain
-from baselines.workloads.decode_batch import int32, num_query_tokens, query_lens
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, Point, Rule
+from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths, plain
+from spec_decode_bench.baselines.workloads.decode_batch import int32, num_query_tokens, query_lens
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Axis, Point, Rule
 
 UNUSED = 0x7FFF0000
 #: CUDA's limit for the second and third dimension of a grid. Programs of a row take its strips in turn.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from harness.contract import Operator, Point
+from spec_decode_bench.harness.contract import Operator, Point
 
 #: Limit of compiled versions: sizes 0 and 1, branches and host constants each get one, more than Dynamo's default of 8.
 #: Past it Dynamo would silently run the eager operators, which must not be timed as compiled code; so it must raise.

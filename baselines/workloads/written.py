@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.contract import Expected
+from spec_decode_bench.harness.contract import Expected
 
 T = TypeVar("T")
 

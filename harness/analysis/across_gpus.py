@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.analysis.stats import median_us
-from harness.records.differences import check_together, differences
-from harness.records.schema import Cell, RecordError, Run
+from spec_decode_bench.harness.analysis.stats import median_us
+from spec_decode_bench.harness.records.differences import check_together, differences
+from spec_decode_bench.harness.records.schema import Cell, RecordError, Run
 
 
 @dataclass(frozen=True)

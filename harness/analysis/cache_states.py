@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness.records.schema import Calibration
+from spec_decode_bench.harness.records.schema import Calibration
 
 #: A pointer chase must come this close to the level that its state requires, as a share of the distance from L2 to
 #: memory.

@@ -16,15 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.analysis import moderated, stats
-from harness.analysis.stats import Interval
-from harness.analysis.warnings import known_failure_warnings, measurement_warnings
-from harness.exit_codes import BAD, OK, UNSURE
-from harness.records.differences import Difference, differences
-from harness.records.endings import ending
-from harness.records.schema import Cell, Finding, Run, Status, cell_key
-from harness.records.select import chosen
-from harness.wording import counted, did_you_mean, significant
+from spec_decode_bench.harness.analysis import moderated, stats
+from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.analysis.warnings import known_failure_warnings, measurement_warnings
+from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE
+from spec_decode_bench.harness.records.differences import Difference, differences
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.schema import Cell, Finding, Run, Status, cell_key
+from spec_decode_bench.harness.records.select import chosen
+from spec_decode_bench.harness.wording import counted, did_you_mean, significant
 
 Verdict = Literal["slower", "faster", "same", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "unsure")

@@ -17,10 +17,10 @@ from typing import Literal
 import numpy as np
 import scipy  # loads scipy.special, which takes long, where it is first used
 
-from harness.analysis import itl_tpot, stats
-from harness.analysis.stats import CONFIDENCE, Interval
-from harness.records.decode_loop import Loop, LoopBlock
-from harness.records.schema import Run, Status
+from spec_decode_bench.harness.analysis import itl_tpot, stats
+from spec_decode_bench.harness.analysis.stats import CONFIDENCE, Interval
+from spec_decode_bench.harness.records.decode_loop import Loop, LoopBlock
+from spec_decode_bench.harness.records.schema import Run, Status
 
 Metric = Literal["itl_us", "host_itl_us", "tpot_us"]
 #: The percentiles of a metric, by their name.

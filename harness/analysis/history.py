@@ -22,11 +22,11 @@ from datetime import datetime
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from harness.analysis import stats
-from harness.analysis.moderated import moderate
-from harness.records.differences import differences, values_of
-from harness.records.schema import Cell, Environment, RecordError, Run
-from harness.wording import counted, project
+from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.analysis.moderated import moderate
+from spec_decode_bench.harness.records.differences import differences, values_of
+from spec_decode_bench.harness.records.schema import Cell, Environment, RecordError, Run
+from spec_decode_bench.harness.wording import counted, project
 
 #: Relative change that is worth a line.
 THRESHOLD = 0.02

@@ -34,9 +34,9 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from harness.analysis import stats
-from harness.analysis.stats import Interval
-from harness.records.schema import Cell, Header, Status
+from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.records.schema import Cell, Header, Status
 
 
 class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,11 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 
-from harness.analysis.warnings import audit_warnings, disturbed_samples
-from harness.records.decode_loop import Loop
-from harness.records.endings import ending
-from harness.records.schema import Run
-from harness.wording import counted
+from spec_decode_bench.harness.analysis.warnings import audit_warnings, disturbed_samples
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.wording import counted
 
 #: Samples that may be kept although the GPU was throttled, as a share of all.
 MAX_DISTURBED = 0.01

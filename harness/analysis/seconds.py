@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.records.schema import Run
+from spec_decode_bench.harness.records.schema import Run
 
 #: Activity -> what it is, in the order of a run.
 ACTIVITIES = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.records.schema import Calibration, Cell, KernelTimes, Metrics, Status
+from spec_decode_bench.harness.records.schema import Calibration, Cell, KernelTimes, Metrics, Status
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from harness.analysis.estimators import disagreement
-from harness.records.decode_loop import Loop
-from harness.records.schema import Cell, Run
-from harness.wording import counted
+from spec_decode_bench.harness.analysis.estimators import disagreement
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.schema import Cell, Run
+from spec_decode_bench.harness.wording import counted
 
 #: Cells that a sentence names; the others are counted.
 MAX_NAMED = 8

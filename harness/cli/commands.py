@@ -13,9 +13,9 @@ from pathlib import Path
 from msgspec import structs
 from rich.text import Text
 
-from harness.analysis.compare import CompareError, compare, compare_variants, identity
-from harness.analysis.warnings import abbreviated
-from harness.cli.planning import (
+from spec_decode_bench.harness.analysis.compare import CompareError, compare, compare_variants, identity
+from spec_decode_bench.harness.analysis.warnings import abbreviated
+from spec_decode_bench.harness.cli.planning import (
     cuda_sources,
     device_of,
     load_config,
@@ -27,26 +27,26 @@ from harness.cli.planning import (
     seed_of,
     writing_to,
 )
-from harness.config.load import ConfigError, Measure
-from harness.config.work_items import keys_of
-from harness.discover import DiscoveryError
-from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
-from harness.records.differences import check_together, mixed_states, refuse_loops
-from harness.records.file import read_run, record_path, write_run
-from harness.records.merge import merge, missing_shards
-from harness.records.profile import PROFILE, Profile, read_document
-from harness.records.schema import RecordError, Run
-from harness.records.select import chosen, read_side, with_baseline
-from harness.report.console import make_console, print_to_stderr, warn
-from harness.session.interrupt import exit_on_interrupt
-from harness.session.worker import RunError
-from harness.wording import counted, did_you_mean, printable
+from spec_decode_bench.harness.config.load import ConfigError, Measure
+from spec_decode_bench.harness.config.work_items import keys_of
+from spec_decode_bench.harness.discover import DiscoveryError
+from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
+from spec_decode_bench.harness.records.differences import check_together, mixed_states, refuse_loops
+from spec_decode_bench.harness.records.file import read_run, record_path, write_run
+from spec_decode_bench.harness.records.merge import merge, missing_shards
+from spec_decode_bench.harness.records.profile import PROFILE, Profile, read_document
+from spec_decode_bench.harness.records.schema import RecordError, Run
+from spec_decode_bench.harness.records.select import chosen, read_side, with_baseline
+from spec_decode_bench.harness.report.console import make_console, print_to_stderr, warn
+from spec_decode_bench.harness.session.interrupt import exit_on_interrupt
+from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.wording import counted, did_you_mean, printable
 
 
 def execute(runs: str, options: argparse.Namespace) -> int:
     """Run a command, ``module:function`` of this folder. An expected error is one sentence on stderr, exit code 2."""
     module, _, function = runs.partition(":")
-    command = getattr(import_module(f"harness.cli.{module}"), function)
+    command = getattr(import_module(f"spec_decode_bench.harness.cli.{module}"), function)
     try:
         return command(options)
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
@@ -55,8 +55,8 @@ def execute(runs: str, options: argparse.Namespace) -> int:
 
 
 def verify_command(options: argparse.Namespace) -> int:
-    from harness.cli.one_point import parse_key, verify_point
-    from harness.cli.verification import defects_of, verify_all, verify_consumers, verify_defects
+    from spec_decode_bench.harness.cli.one_point import parse_key, verify_point
+    from spec_decode_bench.harness.cli.verification import defects_of, verify_all, verify_consumers, verify_defects
 
     if options.config is None:
         if not options.defects:
@@ -89,7 +89,7 @@ def verify_command(options: argparse.Namespace) -> int:
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    from harness.cli.comparing import publish, rule_of
+    from spec_decode_bench.harness.cli.comparing import publish, rule_of
 
     rule = replace(rule_of(options), any_config=options.any_config, controls=tuple(options.control))
     base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
@@ -110,8 +110,8 @@ def compare_command(options: argparse.Namespace) -> int:
 
 
 def gate_command(options: argparse.Namespace) -> int:
-    from harness.cli.comparing import publish
-    from harness.cli.gate import begin, resume, resume_command
+    from spec_decode_bench.harness.cli.comparing import publish
+    from spec_decode_bench.harness.cli.gate import begin, resume, resume_command
 
     console = make_console()
     if options.resume is not None:
@@ -138,7 +138,7 @@ def gate_command(options: argparse.Namespace) -> int:
 
 
 def merge_command(options: argparse.Namespace) -> int:
-    from harness.cli.run_report import exit_code, refuse_foreign_table, report
+    from spec_decode_bench.harness.cli.run_report import exit_code, refuse_foreign_table, report
 
     runs = [read_run(record_path(path)) for path in options.runs]
     path = options.out / "run.jsonl"
@@ -164,13 +164,13 @@ def merge_command(options: argparse.Namespace) -> int:
 
 
 def doctor_command(options: argparse.Namespace) -> int:
-    from harness.cli.doctor import examine
+    from spec_decode_bench.harness.cli.doctor import examine
 
     return OK if examine(make_console(), device_of(options), options.out) else BAD
 
 
 def profile_command(options: argparse.Namespace) -> int:
-    from harness.cli import profiling
+    from spec_decode_bench.harness.cli import profiling
 
     source = load_config(options, options.config)
     if source.config.decode_loop is not None:
@@ -203,8 +203,8 @@ def profile_command(options: argparse.Namespace) -> int:
 
 
 def plot_command(options: argparse.Namespace) -> int:
-    from plots import draw_all
-    from plots.step_timeline import draw
+    from spec_decode_bench.plots import draw_all
+    from spec_decode_bench.plots.step_timeline import draw
 
     by_path = {path: _profile(path) for path in options.runs}
     profiles = [profile for profile in by_path.values() if profile is not None]
@@ -238,11 +238,11 @@ def _chosen_runs(paths: Sequence[str], only: Sequence[str]) -> list[Run]:
 
 
 def report_command(options: argparse.Namespace) -> int:
-    from harness.analysis.across_gpus import across_gpus
-    from harness.report.across_gpus import operator_tables, summary_table
-    from harness.report.console import print_tables
-    from harness.report.table import markdown
-    from plots import draw_all
+    from spec_decode_bench.harness.analysis.across_gpus import across_gpus
+    from spec_decode_bench.harness.report.across_gpus import operator_tables, summary_table
+    from spec_decode_bench.harness.report.console import print_tables
+    from spec_decode_bench.harness.report.table import markdown
+    from spec_decode_bench.plots import draw_all
 
     runs = _chosen_runs(options.runs, options.only)
     refuse_loops(runs, "report")
@@ -260,7 +260,7 @@ def report_command(options: argparse.Namespace) -> int:
 
 
 def check_record_command(options: argparse.Namespace) -> int:
-    from harness.analysis.record_check import problems
+    from spec_decode_bench.harness.analysis.record_check import problems
 
     run, console = read_run(record_path(options.run)), make_console()
     outcomes = problems(run)
@@ -275,7 +275,7 @@ def check_record_command(options: argparse.Namespace) -> int:
 
 
 def export_command(options: argparse.Namespace) -> int:
-    from harness.report.export import table, write_csv
+    from spec_decode_bench.harness.report.export import table, write_csv
 
     runs = [run for path in options.runs for run in read_side(path)]
     refuse_loops(runs, "export")
@@ -289,9 +289,9 @@ def export_command(options: argparse.Namespace) -> int:
 
 
 def history_command(options: argparse.Namespace) -> int:
-    from harness.analysis.history import history
-    from harness.report.history import history_console, history_markdown
-    from plots.history import draw
+    from spec_decode_bench.harness.analysis.history import history
+    from spec_decode_bench.harness.report.history import history_console, history_markdown
+    from spec_decode_bench.plots.history import draw
 
     runs = _chosen_runs(options.runs, options.only)
     refuse_loops(runs, "history")
@@ -314,7 +314,7 @@ def _profile(path: str) -> Profile | None:
 
 
 def list_command(options: argparse.Namespace) -> int:
-    from harness.report.listing import listed_console, listed_json, listed_operator
+    from spec_decode_bench.harness.report.listing import listed_console, listed_json, listed_operator
 
     device, catalog = prepare(options)
     name = options.operator

@@ -9,8 +9,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.compare import PRESETS, Comparison, Rule, check_rule
-from harness.report.comparison import Sort, comparison_console, comparison_html, comparison_json, comparison_markdown
+from spec_decode_bench.harness.analysis.compare import PRESETS, Comparison, Rule, check_rule
+from spec_decode_bench.harness.report.comparison import (
+    Sort,
+    comparison_console,
+    comparison_html,
+    comparison_json,
+    comparison_markdown,
+)
 
 
 def rule_of(options: argparse.Namespace) -> Rule:
@@ -38,7 +44,7 @@ def publish(
     """Print the comparison, and write comparison.md, regression.png and .svg; comparison.html and comparison.json on
     request. Returns the exit code. Raises OSError.
     """
-    from plots.regression import draw
+    from spec_decode_bench.plots.regression import draw
 
     comparison_console(comparison, console, sort)
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,18 +8,18 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis import estimators
-from harness.analysis.cache_states import CHASE_LABELS, SERVING, chase_medians
-from harness.analysis.estimators import ESTIMATORS, Estimator, Residual
-from harness.analysis.stats import copy_bandwidth, copy_bound_curve, fit
-from harness.config.load import Measure
-from harness.profiling import tools
-from harness.records.file import read_run, write_run
-from harness.records.schema import Calibration, Header, Run
-from harness.report.console import print_calibration_errors, print_environment, print_rows
-from harness.session.messages import Job
-from harness.session.session import Session, header
-from harness.wording import signed
+from spec_decode_bench.harness.analysis import estimators
+from spec_decode_bench.harness.analysis.cache_states import CHASE_LABELS, SERVING, chase_medians
+from spec_decode_bench.harness.analysis.estimators import ESTIMATORS, Estimator, Residual
+from spec_decode_bench.harness.analysis.stats import copy_bandwidth, copy_bound_curve, fit
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.profiling import tools
+from spec_decode_bench.harness.records.file import read_run, write_run
+from spec_decode_bench.harness.records.schema import Calibration, Header, Run
+from spec_decode_bench.harness.report.console import print_calibration_errors, print_environment, print_rows
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.session import Session, header
+from spec_decode_bench.harness.wording import signed
 
 #: The state that checks most: the inputs must be in L2, the rest in memory.
 CACHE = SERVING.name
@@ -60,7 +60,7 @@ def print_profilers(console: Console, device: str) -> None:
     """A row for each tool that looks into a run: its version and place, or why it is not usable and the remedy."""
     import torch
 
-    from harness.nvtx_ranges import is_listened_to, version
+    from spec_decode_bench.harness.nvtx_ranges import is_listened_to, version
 
     rows = []
     refused = tools.counters_refused() if device == "cuda" else None
@@ -79,7 +79,7 @@ def print_profilers(console: Console, device: str) -> None:
 
 
 def _write(console: Console, line: Header, out: Path) -> None:
-    from plots import draw_all
+    from spec_decode_bench.plots import draw_all
 
     path = out / "run.jsonl"
     write_run(Run(str(path), line, []), path)

@@ -36,23 +36,23 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.compare import Comparison, Rule, compare
-from harness.analysis.warnings import abbreviated
-from harness.cli.comparing import rule_of
-from harness.cli.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
-from harness.cli.planning import plan_cells, prepare, seed_of, writing_to
-from harness.cli.recording import new_folder
-from harness.config.load import ConfigError, Measure, Source
-from harness.contract import COMPILER
-from harness.discover import ROOT, Catalog, DiscoveryError, unavailable
-from harness.exit_codes import UNSURE
-from harness.records.differences import differences
-from harness.records.file import Writer, read_run
-from harness.records.schema import Cell, RecordError, Run, Status, split_key
-from harness.session import proofs
-from harness.session.changed_cells import changed_cells, controls
-from harness.session.interrupt import end_groups
-from harness.session.revisions import (
+from spec_decode_bench.harness.analysis.compare import Comparison, Rule, compare
+from spec_decode_bench.harness.analysis.warnings import abbreviated
+from spec_decode_bench.harness.cli.comparing import rule_of
+from spec_decode_bench.harness.cli.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
+from spec_decode_bench.harness.cli.planning import plan_cells, prepare, seed_of, writing_to
+from spec_decode_bench.harness.cli.recording import new_folder
+from spec_decode_bench.harness.config.load import ConfigError, Measure, Source
+from spec_decode_bench.harness.contract import COMPILER
+from spec_decode_bench.harness.discover import ROOT, Catalog, DiscoveryError, unavailable
+from spec_decode_bench.harness.exit_codes import UNSURE
+from spec_decode_bench.harness.records.differences import differences
+from spec_decode_bench.harness.records.file import Writer, read_run
+from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Status, split_key
+from spec_decode_bench.harness.session import proofs
+from spec_decode_bench.harness.session.changed_cells import changed_cells, controls
+from spec_decode_bench.harness.session.interrupt import end_groups
+from spec_decode_bench.harness.session.revisions import (
     HOLD_FLAG,
     Revision,
     changed_files,
@@ -61,8 +61,8 @@ from harness.session.revisions import (
     resolve,
     working_tree,
 )
-from harness.session.worker import RunError
-from harness.wording import counted, printable, program
+from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.wording import counted, printable, program
 
 BASE, HEAD = "base", "head"
 #: Pairs of processes after which the sides are compared. Each look may raise a false alarm, so a look gets its share of

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from harness.config.load import ConfigError
-from harness.discover import Catalog
-from harness.packages import changed
-from harness.records.schema import split_key
-from harness.session.sources import package_needs
-from harness.session.upstream_files import Side, take
-from harness.wording import did_you_mean, project
+from spec_decode_bench.harness.config.load import ConfigError
+from spec_decode_bench.harness.discover import Catalog
+from spec_decode_bench.harness.packages import changed
+from spec_decode_bench.harness.records.schema import split_key
+from spec_decode_bench.harness.session.sources import package_needs
+from spec_decode_bench.harness.session.upstream_files import Side, take
+from spec_decode_bench.harness.wording import did_you_mean, project
 
 #: In the folder of a gate: a folder for each side, first on the Python path of its processes.
 FOLDER = "packages"

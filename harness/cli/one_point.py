@@ -9,16 +9,16 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.verification import full, known_failure_text
-from harness.config.load import ConfigError
-from harness.config.work_items import Cells, Checked, Verify
-from harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
-from harness.discover import Catalog, unavailable
-from harness.records.endings import of_reason
-from harness.records.schema import Place, Status, split_key
-from harness.session.messages import Job
-from harness.session.session import Session
-from harness.wording import did_you_mean
+from spec_decode_bench.harness.cli.verification import full, known_failure_text
+from spec_decode_bench.harness.config.load import ConfigError
+from spec_decode_bench.harness.config.work_items import Cells, Checked, Verify
+from spec_decode_bench.harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
+from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.records.schema import Place, Status, split_key
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.wording import did_you_mean
 
 
 def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:

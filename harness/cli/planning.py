@@ -13,20 +13,20 @@ from pathlib import Path
 
 from msgspec import structs
 
-from harness import interpreter
-from harness.cli import streams
-from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
-from harness.config.loops import operators_of, plan_loops
-from harness.config.sweep import plan
-from harness.config.work_items import Cells, LoopItem
-from harness.discover import UPSTREAM, Catalog, DiscoveryError, discover, wrong_with
-from harness.lazy_torch import lazy_torch
-from harness.records.schema import RecordError
-from harness.report.console import warn
-from harness.session.import_probe import ImportProbe
-from harness.session.interrupt import exit_on_interrupt
-from harness.session.messages import Job
-from harness.wording import program
+from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.cli import streams
+from spec_decode_bench.harness.config.load import ConfigError, Measure, Source, load, parse_overrides
+from spec_decode_bench.harness.config.loops import operators_of, plan_loops
+from spec_decode_bench.harness.config.sweep import plan
+from spec_decode_bench.harness.config.work_items import Cells, LoopItem
+from spec_decode_bench.harness.discover import UPSTREAM, Catalog, DiscoveryError, discover, wrong_with
+from spec_decode_bench.harness.lazy_torch import lazy_torch
+from spec_decode_bench.harness.records.schema import RecordError
+from spec_decode_bench.harness.report.console import warn
+from spec_decode_bench.harness.session.import_probe import ImportProbe
+from spec_decode_bench.harness.session.interrupt import exit_on_interrupt
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.wording import program
 
 
 def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
@@ -52,7 +52,7 @@ def device_of(options: argparse.Namespace) -> str:
     if getattr(options, "cluster", None) is not None:  # the GPUs are elsewhere
         return "cpu" if options.device == "cpu" else "cuda"
     with exit_on_interrupt():
-        from harness.timing.gpus import choose_device
+        from spec_decode_bench.harness.timing.gpus import choose_device
 
         try:
             return choose_device(options.device)

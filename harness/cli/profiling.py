@@ -15,16 +15,16 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.recording import command_line, new_folder
-from harness.cli.run_report import OURS, TABLE, refuse_foreign_table
-from harness.config.load import ConfigError
-from harness.config.work_items import Cells, keys_of
-from harness.discover import ROOT, Catalog
-from harness.exit_codes import BAD, OK
-from harness.profiling import chrome_trace, ncu, nsys, tools
-from harness.profiling.attribution import attribute
-from harness.profiling.trace import ReportError, Trace
-from harness.records.profile import (
+from spec_decode_bench.harness.cli.recording import command_line, new_folder
+from spec_decode_bench.harness.cli.run_report import OURS, TABLE, refuse_foreign_table
+from spec_decode_bench.harness.config.load import ConfigError
+from spec_decode_bench.harness.config.work_items import Cells, keys_of
+from spec_decode_bench.harness.discover import ROOT, Catalog
+from spec_decode_bench.harness.exit_codes import BAD, OK
+from spec_decode_bench.harness.profiling import chrome_trace, ncu, nsys, tools
+from spec_decode_bench.harness.profiling.attribution import attribute
+from spec_decode_bench.harness.profiling.trace import ReportError, Trace
+from spec_decode_bench.harness.records.profile import (
     PHASES,
     PROFILE,
     PROFILE_VERSION,
@@ -34,13 +34,13 @@ from harness.records.profile import (
     read_document,
     write_document,
 )
-from harness.records.schema import RecordError, Run
-from harness.report.console import print_tables
-from harness.report.profile import profile_tables, summary
-from harness.report.table import markdown
-from harness.session.interrupt import end_groups
-from harness.session.sources import source_hashes
-from harness.wording import counted, did_you_mean, program
+from spec_decode_bench.harness.records.schema import RecordError, Run
+from spec_decode_bench.harness.report.console import print_tables
+from spec_decode_bench.harness.report.profile import profile_tables, summary
+from spec_decode_bench.harness.report.table import markdown
+from spec_decode_bench.harness.session.interrupt import end_groups
+from spec_decode_bench.harness.session.sources import source_hashes
+from spec_decode_bench.harness.wording import counted, did_you_mean, program
 
 #: Calls of a cell in each phase. Nsight Compute repeats every kernel itself, and a second call tells nothing new.
 CALLS, CALLS_NCU = 10, 1
@@ -136,7 +136,7 @@ def request_of(
 
 def run_workload(console: Console, request: Request, trace: Path | None) -> int:
     """``--tool none``: run the cells, for a profiler that started this process or, with ``trace``, for torch's."""
-    from harness.profiling.workload import Workload, run_traced, session_of
+    from spec_decode_bench.harness.profiling.workload import Workload, run_traced, session_of
 
     workload = Workload(request.items, request.catalog, request.device, request.seed, request.phases)
     if not workload.cells:
@@ -351,7 +351,7 @@ def publish(console: Console, request: Request, profile: Profile, record: Run | 
     (out / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}\n{text}\n", encoding="utf-8")
     drawn = []
     if not request.no_plots and profile.steps:
-        from plots.step_timeline import draw
+        from spec_decode_bench.plots.step_timeline import draw
 
         drawn = draw(profile, out / TIMELINE)
     console.print(Text(f"profile, table{' and timeline' if drawn else ''}: {out}"))

@@ -19,16 +19,16 @@ import msgspec
 from msgspec import structs
 from rich.console import Console
 
-from harness.cli.run_report import exit_code, refuse_foreign_table, report
-from harness.config.load import Source
-from harness.config.work_items import Cells, LoopItem, WorkItem, keys_of, with_keys
-from harness.discover import Catalog
-from harness.exit_codes import BAD, INTERRUPTED
-from harness.records.decode_loop import Loop
-from harness.records.differences import changed_source
-from harness.records.endings import of_finding
-from harness.records.file import Line, Writer, read_run
-from harness.records.schema import (
+from spec_decode_bench.harness.cli.run_report import exit_code, refuse_foreign_table, report
+from spec_decode_bench.harness.config.load import Source
+from spec_decode_bench.harness.config.work_items import Cells, LoopItem, WorkItem, keys_of, with_keys
+from spec_decode_bench.harness.discover import Catalog
+from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.differences import changed_source
+from spec_decode_bench.harness.records.endings import of_finding
+from spec_decode_bench.harness.records.file import Line, Writer, read_run
+from spec_decode_bench.harness.records.schema import (
     Audit,
     Cell,
     Environment,
@@ -41,15 +41,15 @@ from harness.records.schema import (
     audited,
     rounded,
 )
-from harness.report.console import print_to_stderr, progress_bar
-from harness.session import proofs
-from harness.session.gpus import SeveralGpus
-from harness.session.messages import Job, Ready
-from harness.session.resume import check_same_machine, check_same_sources
-from harness.session.session import Outcome, Progress, Session, header, segment, utc_now
-from harness.session.sources import source_hashes
-from harness.session.worker import RunError
-from harness.wording import counted, program
+from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar
+from spec_decode_bench.harness.session import proofs
+from spec_decode_bench.harness.session.gpus import SeveralGpus
+from spec_decode_bench.harness.session.messages import Job, Ready
+from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources
+from spec_decode_bench.harness.session.session import Outcome, Progress, Session, header, segment, utc_now
+from spec_decode_bench.harness.session.sources import source_hashes
+from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.wording import counted, program
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _measured(
         try:
             code = thread.submit(_code, plan).result  # while the processes start
             if not plan.no_plots:
-                thread.submit(import_module, "plots._style")  # matplotlib, which takes a second
+                thread.submit(import_module, "spec_decode_bench.plots._style")  # matplotlib, which takes a second
         except RuntimeError:  # the system starts no thread; the session, which needs some, says so
             code = partial(_code, plan)
         try:

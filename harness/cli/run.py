@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from harness.cli.planning import (
+from spec_decode_bench.harness.cli.planning import (
     cells_of,
     cuda_sources,
     load_config,
@@ -20,25 +20,25 @@ from harness.cli.planning import (
     prepare,
     print_broken,
 )
-from harness.cli.recording import Plan, default_folder, record
-from harness.config.load import ConfigError, Source
-from harness.config.loops import miniature, plan_loops
-from harness.config.sweep import parse_shard, shard_of
-from harness.config.work_items import LoopItem, keys_of
-from harness.discover import Catalog
-from harness.exit_codes import INTERRUPTED, OK
-from harness.records.file import is_empty_record, read_run, record_path
-from harness.records.schema import Run
-from harness.report.console import make_console, warn
-from harness.session import proofs
-from harness.session.gpus import Gpu, LocalGpu, SeveralGpus
-from harness.session.kept_workers import KeptWorkers
-from harness.session.resume import check_same_sweep
-from harness.session.session import Session
-from harness.session.sources import source_hashes
-from harness.session.worker import start_worker
-from harness.timing.gpus import VisibleGpu, choose_gpus
-from harness.wording import counted, printable
+from spec_decode_bench.harness.cli.recording import Plan, default_folder, record
+from spec_decode_bench.harness.config.load import ConfigError, Source
+from spec_decode_bench.harness.config.loops import miniature, plan_loops
+from spec_decode_bench.harness.config.sweep import parse_shard, shard_of
+from spec_decode_bench.harness.config.work_items import LoopItem, keys_of
+from spec_decode_bench.harness.discover import Catalog
+from spec_decode_bench.harness.exit_codes import INTERRUPTED, OK
+from spec_decode_bench.harness.records.file import is_empty_record, read_run, record_path
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.report.console import make_console, warn
+from spec_decode_bench.harness.session import proofs
+from spec_decode_bench.harness.session.gpus import Gpu, LocalGpu, SeveralGpus
+from spec_decode_bench.harness.session.kept_workers import KeptWorkers
+from spec_decode_bench.harness.session.resume import check_same_sweep
+from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.session.sources import source_hashes
+from spec_decode_bench.harness.session.worker import start_worker
+from spec_decode_bench.harness.timing.gpus import VisibleGpu, choose_gpus
+from spec_decode_bench.harness.wording import counted, printable
 
 
 def run(options: argparse.Namespace) -> int:
@@ -226,7 +226,7 @@ def _shared(plan: Plan, gpus: Sequence[Gpu]) -> int:
 
 def _on_cluster(options: argparse.Namespace, plan: Plan) -> int:
     """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
-    from harness.session.cluster import ClusterError, cluster_gpus, connected
+    from spec_decode_bench.harness.session.cluster import ClusterError, cluster_gpus, connected
 
     try:
         with connected(options.cluster, options.variants) as cluster:

@@ -10,13 +10,13 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.seconds import seconds_of
-from harness.discover import ROOT
-from harness.exit_codes import BAD, OK
-from harness.records.endings import ending
-from harness.records.file import read_run
-from harness.records.schema import RecordError, Run, sources_compile
-from harness.report.console import (
+from spec_decode_bench.harness.analysis.seconds import seconds_of
+from spec_decode_bench.harness.discover import ROOT
+from spec_decode_bench.harness.exit_codes import BAD, OK
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import RecordError, Run, sources_compile
+from spec_decode_bench.harness.report.console import (
     print_calibration_errors,
     print_compiled,
     print_counts,
@@ -26,10 +26,10 @@ from harness.report.console import (
     print_tables,
     warn,
 )
-from harness.report.decode_loop import PERCENTILES, loop_tables
-from harness.report.table import Table, markdown
-from harness.report.tables import result_tables
-from harness.wording import counted
+from spec_decode_bench.harness.report.decode_loop import PERCENTILES, loop_tables
+from spec_decode_bench.harness.report.table import Table, markdown
+from spec_decode_bench.harness.report.tables import result_tables
+from spec_decode_bench.harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
 #: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
@@ -78,7 +78,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
     (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
     drawn, references = [], []
     if (run.cells or run.loops) and not no_plots:
-        from plots import draw_all
+        from spec_decode_bench.plots import draw_all
 
         references = _references(run)
         drawn = draw_all([run], folder, beside=references)

@@ -15,19 +15,26 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
-from harness.config.sweep import cells
-from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem, keys_of
-from harness.contract import Variant, in_buffers
-from harness.discover import Catalog, unavailable
-from harness.records.endings import of_reason, place_of, seen
-from harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
-from harness.report.console import print_checks, print_compiled, print_counts, print_rows, print_seconds, progress_bar
-from harness.session.messages import Job
-from harness.session.side_by_side import Run, side_by_side
-from harness.session.worker import RunError
-from harness.verify.covering_array import CoveringArray, covering_array
-from harness.verify.edge_cases import check_results, is_unverified, known_failure_places
-from harness.wording import counted
+from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem, keys_of
+from spec_decode_bench.harness.contract import Variant, in_buffers
+from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.records.endings import of_reason, place_of, seen
+from spec_decode_bench.harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
+from spec_decode_bench.harness.report.console import (
+    print_checks,
+    print_compiled,
+    print_counts,
+    print_rows,
+    print_seconds,
+    progress_bar,
+)
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.side_by_side import Run, side_by_side
+from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.verify.covering_array import CoveringArray, covering_array
+from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
+from spec_decode_bench.harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140
@@ -419,7 +426,7 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequen
     """Run the consumers of the operators on the tables of all variants, and print the comparison. Returns True where
     results differ, or a kernel failed.
     """
-    from harness.verify.consumers import compare_consumers
+    from spec_decode_bench.harness.verify.consumers import compare_consumers
 
     comparisons = [c for item in items for c in compare_consumers(catalog, item, job.device, job.seed)]
     if not comparisons:

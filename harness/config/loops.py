@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from baselines.workloads.context_lengths import longest, parse_lengths, requests_of_trace
-from baselines.workloads.engine_state import EngineShape, LoopBinding
-from harness.config.decode_loop import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list
-from harness.config.load import Source
-from harness.config.sweep import cells, check_only
-from harness.config.work_items import Cells, LoopItem, LoopPoint, PlannedStack
-from harness.contract import Operator, Point, Variant
-from harness.records.select import Selector
-from harness.wording import did_you_mean, first_line
+from spec_decode_bench.baselines.workloads.context_lengths import longest, parse_lengths, requests_of_trace
+from spec_decode_bench.baselines.workloads.engine_state import EngineShape, LoopBinding
+from spec_decode_bench.harness.config.decode_loop import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list
+from spec_decode_bench.harness.config.load import Source
+from spec_decode_bench.harness.config.sweep import cells, check_only
+from spec_decode_bench.harness.config.work_items import Cells, LoopItem, LoopPoint, PlannedStack
+from spec_decode_bench.harness.contract import Operator, Point, Variant
+from spec_decode_bench.harness.records.select import Selector
+from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 if TYPE_CHECKING:
-    from harness.discover import Catalog
+    from spec_decode_bench.harness.discover import Catalog
 
 #: Table that every stack must build: the loop's own acceptance goes by the lengths of the step.
 LENGTHS = "seq_lens"

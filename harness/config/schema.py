@@ -1,6 +1,6 @@
 """The JSON schema of a configuration, by which editors complete and check the files in configs/.
 
-python -m harness.config.schema > configs/schema.json
+python -m spec_decode_bench.harness.config.schema > configs/schema.json
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness.config.load import Config
+from spec_decode_bench.harness.config.load import Config
 
 
 def schema() -> dict[str, Any]:

@@ -9,12 +9,12 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.config.load import ConfigError, Source
-from harness.config.work_items import Cells
-from harness.contract import Axis, Operator, Point, Rule, Variant
-from harness.records.schema import cell_key
-from harness.records.select import Selector
-from harness.wording import did_you_mean, first_line
+from spec_decode_bench.harness.config.load import ConfigError, Source
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.contract import Axis, Operator, Point, Rule, Variant
+from spec_decode_bench.harness.records.schema import cell_key
+from spec_decode_bench.harness.records.select import Selector
+from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 #: Points of a sweep, counted before the grids are united. Far more than anyone can measure, and expanded in seconds.
 MAX_POINTS = 100_000

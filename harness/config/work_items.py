@@ -13,11 +13,21 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 from msgspec import structs
 
-from baselines.workloads.engine_state import EngineShape
-from harness.config.decode_loop import DecodeLoop, geometry_name
-from harness.contract import Buffers
-from harness.records.decode_loop import Loop, loop_key
-from harness.records.schema import Audit, Cell, Finding, Metrics, Place, Proof, Reason, Status, cell_key
+from spec_decode_bench.baselines.workloads.engine_state import EngineShape
+from spec_decode_bench.harness.config.decode_loop import DecodeLoop, geometry_name
+from spec_decode_bench.harness.contract import Buffers
+from spec_decode_bench.harness.records.decode_loop import Loop, loop_key
+from spec_decode_bench.harness.records.schema import (
+    Audit,
+    Cell,
+    Finding,
+    Metrics,
+    Place,
+    Proof,
+    Reason,
+    Status,
+    cell_key,
+)
 
 
 class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):

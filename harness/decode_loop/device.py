@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from baselines.workloads.composition import in_sequence
-from baselines.workloads.engine_state import Consumed
-from harness.decode_loop.hashing import checksum, draw
-from harness.decode_loop.sampling import new_tokens, start_requests
-from harness.decode_loop.state import Engine
-from harness.decode_loop.workload import Workload
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.baselines.workloads.engine_state import Consumed
+from spec_decode_bench.harness.decode_loop.hashing import checksum, draw
+from spec_decode_bench.harness.decode_loop.sampling import new_tokens, start_requests
+from spec_decode_bench.harness.decode_loop.state import Engine
+from spec_decode_bench.harness.decode_loop.workload import Workload
 
 SOURCE = Path(__file__).with_name("loop.cu")
 #: Kernels of the model step that stream bytes and wait, each for an equal share of the time.
@@ -53,8 +53,8 @@ class BlockTimes:
 
 class CudaDevice:
     def __init__(self, engine: Engine, workload: Workload, num_tables: int, model_step_us: float) -> None:
-        from harness.cuda import launcher
-        from harness.cuda_graph import GraphCapture
+        from spec_decode_bench.harness.cuda import launcher
+        from spec_decode_bench.harness.cuda_graph import GraphCapture
 
         self._launcher, self._capture = launcher, GraphCapture()
         self._graphs: list[Any] = []  # kept alive

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from baselines.workloads.engine_state import Consumed
-from harness.decode_loop.expected import ExpectedBlock, tables_at
-from harness.decode_loop.state import Part
-from harness.decode_loop.workload import Workload
+from spec_decode_bench.baselines.workloads.engine_state import Consumed
+from spec_decode_bench.harness.decode_loop.expected import ExpectedBlock, tables_at
+from spec_decode_bench.harness.decode_loop.state import Part
+from spec_decode_bench.harness.decode_loop.workload import Workload
 
 
 def first_difference(

@@ -11,13 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.workloads.engine_state import Consumed
-from harness.contract import Expected
-from harness.decode_loop.hashing import checksum
-from harness.decode_loop.sampling import new_tokens, start_requests
-from harness.decode_loop.simulation import HostState, Simulation, Step
-from harness.decode_loop.state import Engine, Part, Snapshot, carry_over, in_order, make_engine, restore, snapshot
-from harness.decode_loop.workload import BLOCKS, Workload
+from spec_decode_bench.baselines.workloads.engine_state import Consumed
+from spec_decode_bench.harness.contract import Expected
+from spec_decode_bench.harness.decode_loop.hashing import checksum
+from spec_decode_bench.harness.decode_loop.sampling import new_tokens, start_requests
+from spec_decode_bench.harness.decode_loop.simulation import HostState, Simulation, Step
+from spec_decode_bench.harness.decode_loop.state import (
+    Engine,
+    Part,
+    Snapshot,
+    carry_over,
+    in_order,
+    make_engine,
+    restore,
+    snapshot,
+)
+from spec_decode_bench.harness.decode_loop.workload import BLOCKS, Workload
 
 
 @dataclass(frozen=True)

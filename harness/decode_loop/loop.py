@@ -18,17 +18,17 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from baselines.workloads.composition import in_sequence
-from baselines.workloads.engine_state import Consumed
-from harness.decode_loop.device import Device, make_device
-from harness.decode_loop.diagnosis import first_difference
-from harness.decode_loop.expected import ExpectedBlock
-from harness.decode_loop.scheduler import CountError, Scheduler
-from harness.decode_loop.state import BoundStack, Engine, Part, bind, make_engine, restore
-from harness.decode_loop.workload import Workload
-from harness.engine_launch import EngineLaunch, own
-from harness.nvtx_ranges import nvtx_range
-from harness.records.decode_loop import LoopBlock, LoopRequest, LoopSpan
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.baselines.workloads.engine_state import Consumed
+from spec_decode_bench.harness.decode_loop.device import Device, make_device
+from spec_decode_bench.harness.decode_loop.diagnosis import first_difference
+from spec_decode_bench.harness.decode_loop.expected import ExpectedBlock
+from spec_decode_bench.harness.decode_loop.scheduler import CountError, Scheduler
+from spec_decode_bench.harness.decode_loop.state import BoundStack, Engine, Part, bind, make_engine, restore
+from spec_decode_bench.harness.decode_loop.workload import Workload
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.harness.nvtx_ranges import nvtx_range
+from spec_decode_bench.harness.records.decode_loop import LoopBlock, LoopRequest, LoopSpan
 
 #: Intervals at the beginning of a block that are not recorded: the first step starts from an idle device, and the host
 #: is slower until its caches hold the code of the current stack.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from baselines.workloads.engine_state import EngineState
-from harness.decode_loop.hashing import token
+from spec_decode_bench.baselines.workloads.engine_state import EngineState
+from spec_decode_bench.harness.decode_loop.hashing import token
 
 
 def new_tokens(state: EngineState, parity: int, seed: int) -> None:

@@ -14,9 +14,9 @@ from math import prod
 
 import numpy as np
 
-from baselines.workloads.engine_state import EngineShape
-from harness.decode_loop.simulation import HostState
-from harness.decode_loop.workload import BLOCKS, STATES, Workload, slot_of
+from spec_decode_bench.baselines.workloads.engine_state import EngineShape
+from spec_decode_bench.harness.decode_loop.simulation import HostState
+from spec_decode_bench.harness.decode_loop.workload import BLOCKS, STATES, Workload, slot_of
 
 
 @dataclass(frozen=True)

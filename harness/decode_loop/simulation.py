@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from harness.decode_loop.hashing import GAMMA, MASK, POSITION
-from harness.decode_loop.workload import BLOCKS, STATES, Acceptance, Workload, columns_needed, slot_of
+from spec_decode_bench.harness.decode_loop.hashing import GAMMA, MASK, POSITION
+from spec_decode_bench.harness.decode_loop.workload import BLOCKS, STATES, Acceptance, Workload, columns_needed, slot_of
 
 
 @dataclass

@@ -10,11 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding, SlotState, Turn
-from harness.contract import Operator, Point, Variant
-from harness.decode_loop.scheduler import COUNTS, ArenaLayout
-from harness.decode_loop.workload import Workload
-from harness.verify.buffers import POISONS, Guard
+from spec_decode_bench.baselines.workloads.engine_state import (
+    Consumed,
+    EngineShape,
+    EngineState,
+    LoopBinding,
+    SlotState,
+    Turn,
+)
+from spec_decode_bench.harness.contract import Operator, Point, Variant
+from spec_decode_bench.harness.decode_loop.scheduler import COUNTS, ArenaLayout
+from spec_decode_bench.harness.decode_loop.workload import Workload
+from spec_decode_bench.harness.verify.buffers import POISONS, Guard
 
 #: Tensors that change from step to step: what a block starts from.
 CHANGING = ("seq_lens", "num_accepted", "positions", "valid", "anchors")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from baselines.workloads.context_lengths import draw_lengths, requests_of_trace
-from baselines.workloads.engine_state import EngineShape
-from harness.config.decode_loop import AcceptLengths, DecodeLoop
-from harness.config.work_items import LoopItem
+from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths, requests_of_trace
+from spec_decode_bench.baselines.workloads.engine_state import EngineShape
+from spec_decode_bench.harness.config.decode_loop import AcceptLengths, DecodeLoop
+from spec_decode_bench.harness.config.work_items import LoopItem
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 
-from harness.profiling.trace import CALL, ApiCall, Operation, Range, Trace
-from harness.records.profile import Outside, Row, Share, Span, Step
+from spec_decode_bench.harness.profiling.trace import CALL, ApiCall, Operation, Range, Trace
+from spec_decode_bench.harness.records.profile import Outside, Row, Share, Span, Step
 
 #: Names of what lies in no cell that a profile keeps, those with the most time first.
 MAX_OUTSIDE = 20

@@ -12,8 +12,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from harness.profiling.trace import CALL, ApiCall, Operation, Range, ReportError, Trace
-from harness.records.profile import PHASES
+from spec_decode_bench.harness.profiling.trace import CALL, ApiCall, Operation, Range, ReportError, Trace
+from spec_decode_bench.harness.records.profile import PHASES
 
 _OPERATIONS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 #: The driver's kernels for the copies and memsets of a graph.

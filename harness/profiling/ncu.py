@@ -8,10 +8,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from harness.nvtx_ranges import DOMAIN
-from harness.profiling.tools import COUNTER_REMEDY
-from harness.profiling.trace import ReportError
-from harness.records.profile import KernelCounters
+from spec_decode_bench.harness.nvtx_ranges import DOMAIN
+from spec_decode_bench.harness.profiling.tools import COUNTER_REMEDY
+from spec_decode_bench.harness.profiling.trace import ReportError
+from spec_decode_bench.harness.records.profile import KernelCounters
 
 #: Field of KernelCounters -> metric. L2 metrics count what the SMs ask of it, in sectors of 32 bytes.
 METRICS = {

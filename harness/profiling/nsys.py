@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.nvtx_ranges import DOMAIN
-from harness.profiling.trace import ApiCall, Operation, Range, ReportError, Trace
+from spec_decode_bench.harness.nvtx_ranges import DOMAIN
+from spec_decode_bench.harness.profiling.trace import ApiCall, Operation, Range, ReportError, Trace
 
 #: Bits of a global thread id that hold the thread; the others are the process.
 _THREAD_BITS = 0xFFFFFF

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.wording import first_line
+from spec_decode_bench.harness.wording import first_line
 
 #: Where installers put the tools, the newest version last in the order of names.
 _FOLDERS: Mapping[str, Sequence[str]] = {

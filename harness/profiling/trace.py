@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.timing.api_calls import waits
+from spec_decode_bench.harness.timing.api_calls import waits
 
 #: Category of the range around one call; those of the ranges around them are the phases.
 CALL = "call"

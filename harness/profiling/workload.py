@@ -20,19 +20,19 @@ from typing import Any
 
 import torch
 
-from harness import interpreter
-from harness.checks import Mismatch
-from harness.config.work_items import Cells
-from harness.contract import Operator, Point, Variant
-from harness.discover import Catalog, unavailable
-from harness.nvtx_ranges import is_listened_to, nvtx_range, version
-from harness.profiling.trace import CALL
-from harness.records.endings import of_reason
-from harness.records.profile import PROFILE_VERSION, ProfiledCell, Session
-from harness.timing.environment import describe
-from harness.verify.edge_cases import reason_to_skip
-from harness.verify.fixture import Fixture, synchronize, verify_cell
-from harness.wording import first_line
+from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.contract import Operator, Point, Variant
+from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.nvtx_ranges import is_listened_to, nvtx_range, version
+from spec_decode_bench.harness.profiling.trace import CALL
+from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.records.profile import PROFILE_VERSION, ProfiledCell, Session
+from spec_decode_bench.harness.timing.environment import describe
+from spec_decode_bench.harness.verify.edge_cases import reason_to_skip
+from spec_decode_bench.harness.verify.fixture import Fixture, synchronize, verify_cell
+from spec_decode_bench.harness.wording import first_line
 
 #: Calls before the profiled part: compilation, allocation, upload of the graph.
 WARMUP_CALLS = 3
@@ -64,7 +64,7 @@ class Workload:
         self._interpreter = interpreter.launch_counter()
         self._timer = None
         if device == "cuda":
-            from harness.timing.cuda_timer import CudaTimer
+            from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 
             self._timer = CudaTimer((1,))
         torch.set_num_threads(1)  # as in a worker

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.records.schema import Finding, Metrics, Proof, Reason, Status, Us
+from spec_decode_bench.harness.records.schema import Finding, Metrics, Proof, Reason, Status, Us
 
 
 class LoopRequest(msgspec.Struct, frozen=True, array_like=True):

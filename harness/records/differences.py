@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec.structs import asdict
 
-from harness.records.schema import Environment, RecordError, Run
+from spec_decode_bench.harness.records.schema import Environment, RecordError, Run
 
 #: Purpose -> the records that it is about; docs/comparison.md shows these words beside the respects.
 PURPOSES = {

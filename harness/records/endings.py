@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from harness.contract import COMPILER, GPU, in_buffers
-from harness.packages import in_words
-from harness.records.decode_loop import Loop
-from harness.records.schema import Cell, Code, Finding, Place, Reason
-from harness.wording import counted, significant
+from spec_decode_bench.harness.contract import COMPILER, GPU, in_buffers
+from spec_decode_bench.harness.packages import in_words
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.schema import Cell, Code, Finding, Place, Reason
+from spec_decode_bench.harness.wording import counted, significant
 
 _WHEN = {
     "timing": "during timing: ",

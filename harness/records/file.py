@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from harness.records.decode_loop import Loop
-from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
-from harness.wording import printable
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
+from spec_decode_bench.harness.wording import printable
 
 Line = Header | Segment | Cell | Loop
 #: What decoding a line may raise; the last comes from brackets nested too deep.

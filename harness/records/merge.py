@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from harness.records.differences import differences
-from harness.records.schema import Cell, RecordError, Run, Segment, split_key
+from spec_decode_bench.harness.records.differences import differences
+from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Segment, split_key
 
 
 def merge(runs: Sequence[Run]) -> Run:

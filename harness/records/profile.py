@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from harness.records.file import UNREADABLE, content
-from harness.records.schema import Environment, RecordError, Us
+from spec_decode_bench.harness.records.file import UNREADABLE, content
+from spec_decode_bench.harness.records.schema import Environment, RecordError, Us
 
 PROFILE_VERSION = 1
 #: Files in the folder of a profile.

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 from rich.console import Console
 
-from harness.analysis.compare import (
+from spec_decode_bench.harness.analysis.compare import (
     GATING,
     MIN_PROCESSES,
     POWER,
@@ -30,13 +30,13 @@ from harness.analysis.compare import (
     Summary,
     Transition,
 )
-from harness.analysis.stats import METRICS, Interval
-from harness.records.schema import Run, axis_texts, label_parts
-from harness.report.console import PrintableConsole, print_tables, print_text
-from harness.report.escape import as_code, as_text
-from harness.report.folding import spaced
-from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
-from harness.wording import counted, project, signed
+from spec_decode_bench.harness.analysis.stats import METRICS, Interval
+from spec_decode_bench.harness.records.schema import Run, axis_texts, label_parts
+from spec_decode_bench.harness.report.console import PrintableConsole, print_tables, print_text
+from spec_decode_bench.harness.report.escape import as_code, as_text
+from spec_decode_bench.harness.report.folding import spaced
+from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
+from spec_decode_bench.harness.wording import counted, project, signed
 
 #: GitHub refuses a comment of more than 65,536 characters; what follows the tables of a bot must fit, too.
 COMMENT_BYTES = 60_000

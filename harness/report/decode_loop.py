@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from harness.analysis import decode_loop as analysis
-from harness.analysis.decode_loop import Delta, Metric, by_point, is_measured, reference_of
-from harness.analysis.stats import Interval
-from harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
-from harness.records.decode_loop import Loop
-from harness.records.schema import Run
-from harness.report.table import Entry, Table, variant_table
-from harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
-from harness.wording import signed, significant
+from spec_decode_bench.harness.analysis import decode_loop as analysis
+from spec_decode_bench.harness.analysis.decode_loop import Delta, Metric, by_point, is_measured, reference_of
+from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.report.table import Entry, Table, variant_table
+from spec_decode_bench.harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
+from spec_decode_bench.harness.wording import signed, significant
 
 #: The kind of the tables of percentiles, which are too long for a terminal.
 PERCENTILES = "percentiles"

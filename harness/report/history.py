@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.history import History
-from harness.analysis.stats import geometric_mean
-from harness.report.console import print_tables
-from harness.report.escape import as_text
-from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
-from harness.wording import counted, signed, significant
+from spec_decode_bench.harness.analysis.history import History
+from spec_decode_bench.harness.analysis.stats import geometric_mean
+from spec_decode_bench.harness.report.console import print_tables
+from spec_decode_bench.harness.report.escape import as_text
+from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
+from spec_decode_bench.harness.wording import counted, signed, significant
 
 #: Cells that the markdown lists; a history's picture and --only show others.
 MAX_CELLS = 200

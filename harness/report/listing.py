@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from harness.checks import CHECKS, WAIVABLE
-from harness.contract import Axis, Operator, Variant
-from harness.discover import Catalog, unavailable
-from harness.records.endings import of_reason
-from harness.report.console import print_checks, print_rows
-from harness.wording import counted
+from spec_decode_bench.harness.checks import CHECKS, WAIVABLE
+from spec_decode_bench.harness.contract import Axis, Operator, Variant
+from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.report.console import print_checks, print_rows
+from spec_decode_bench.harness.wording import counted
 
 #: Column for the checks that no variant can waive.
 OTHERS = f"other {len(CHECKS) - len(WAIVABLE)} checks"

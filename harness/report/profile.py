@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from harness.analysis.stats import copy_bandwidth, interval
-from harness.records.profile import KernelCounters, Profile, ProfiledCell, Row
-from harness.records.schema import Cell, Run, split_key
-from harness.report.table import Entry, Table, variant_table
-from harness.report.tables import NOTHING
-from harness.wording import counted, significant
+from spec_decode_bench.harness.analysis.stats import copy_bandwidth, interval
+from spec_decode_bench.harness.records.profile import KernelCounters, Profile, ProfiledCell, Row
+from spec_decode_bench.harness.records.schema import Cell, Run, split_key
+from spec_decode_bench.harness.report.table import Entry, Table, variant_table
+from spec_decode_bench.harness.report.tables import NOTHING
+from spec_decode_bench.harness.wording import counted, significant
 
 _UNDER = "times under a profiler are not results, as launches are slower; counts, order and shares are right"
 

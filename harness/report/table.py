@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.report.escape import as_code, as_text
+from spec_decode_bench.harness.report.escape import as_code, as_text
 
 #: What an entry is: the fastest of its row, no result, an identifier, or a verdict. It decides colours and marks.
 Style = Literal["", "best", "muted", "code", "slower", "faster", "same", "unsure"]

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
-from harness.analysis.stats import (
+from spec_decode_bench.harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
+from spec_decode_bench.harness.analysis.stats import (
     COPY_BOUND,
     METRICS,
     Interval,
@@ -16,7 +16,7 @@ from harness.analysis.stats import (
     is_plausible,
     is_timed,
 )
-from harness.analysis.warnings import (
+from spec_decode_bench.harness.analysis.warnings import (
     KNOWN_FAILURES,
     abbreviated,
     audit_warnings,
@@ -25,11 +25,11 @@ from harness.analysis.warnings import (
     known_failure_warnings,
     throttling_warnings,
 )
-from harness.records.decode_loop import Loop
-from harness.records.endings import ending
-from harness.records.schema import Cell, Header, Proof, Run, axis_texts
-from harness.report.table import Entry, Table, variant_table
-from harness.wording import signed, significant
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.schema import Cell, Header, Proof, Run, axis_texts
+from spec_decode_bench.harness.report.table import Entry, Table, variant_table
+from spec_decode_bench.harness.wording import signed, significant
 
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.records.decode_loop import Loop
-from harness.records.schema import Cell
-from harness.session.messages import Heartbeat
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.schema import Cell
+from spec_decode_bench.harness.session.messages import Heartbeat
 
 
 class FaultAttribution:

@@ -13,28 +13,28 @@ from contextlib import suppress
 from itertools import cycle
 from typing import Any
 
-from harness.analysis.cache_states import HOT
-from harness.analysis.estimators import CUPTI
-from harness.checks import Mismatch
-from harness.config.work_items import Cells
-from harness.contract import Point, Variant
-from harness.cuda import launcher
-from harness.cuda_graph import Graph
-from harness.discover import discover
-from harness.engine_launch import own_launches
-from harness.records.schema import Finding, Place
-from harness.session.measure import check_context
-from harness.session.messages import Audited, AuditReady, Heartbeat, Job
-from harness.timing.cache import CALIBRATION_KERNELS
-from harness.timing.calibrate import Kernels
-from harness.timing.cuda_timer import CudaTimer
-from harness.timing.cupti import Operation, trace
-from harness.timing.rounds import SAMPLE_DECIMALS
-from harness.verify.alloc_sync_checks import check_allocations, sync_warnings
-from harness.verify.edge_cases import wrong
-from harness.verify.fixture import Fixture
-from harness.verify.process_state import ProcessState
-from harness.wording import counted, first_line
+from spec_decode_bench.harness.analysis.cache_states import HOT
+from spec_decode_bench.harness.analysis.estimators import CUPTI
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.contract import Point, Variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda_graph import Graph
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.engine_launch import own_launches
+from spec_decode_bench.harness.records.schema import Finding, Place
+from spec_decode_bench.harness.session.measure import check_context
+from spec_decode_bench.harness.session.messages import Audited, AuditReady, Heartbeat, Job
+from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
+from spec_decode_bench.harness.timing.calibrate import Kernels
+from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
+from spec_decode_bench.harness.timing.cupti import Operation, trace
+from spec_decode_bench.harness.timing.rounds import SAMPLE_DECIMALS
+from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations, sync_warnings
+from spec_decode_bench.harness.verify.edge_cases import wrong
+from spec_decode_bench.harness.verify.fixture import Fixture
+from spec_decode_bench.harness.verify.process_state import ProcessState
+from spec_decode_bench.harness.wording import counted, first_line
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
 #: two graphs of the same launch differ in time, while two replays of one graph hardly do.

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness.dependencies import dependencies, file_hash, variant_files
-from harness.records.schema import split_key
+from spec_decode_bench.harness.dependencies import dependencies, file_hash, variant_files
+from spec_decode_bench.harness.records.schema import split_key
 
 #: What launches, verifies and times: what it imports is part of every cell.
 ENGINE = (Path("harness/session/worker.py"), Path("harness/session/evaluator.py"))

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.config.work_items import Cells
-from harness.discover import FOLDERS, ROOT, UPSTREAM
-from harness.records.schema import Cell, Segment
-from harness.session.messages import Job, Ready
-from harness.session.session import Progress, Session
-from harness.session.worker import START_LIMIT_S, RunError
-from harness.wording import counted, did_you_mean, first_line
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.discover import FOLDERS, ROOT, UPSTREAM
+from spec_decode_bench.harness.records.schema import Cell, Segment
+from spec_decode_bench.harness.session.messages import Job, Ready
+from spec_decode_bench.harness.session.session import Progress, Session
+from spec_decode_bench.harness.session.worker import START_LIMIT_S, RunError
+from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -141,7 +141,7 @@ def shipped_variants(variant_files: Sequence[str]) -> tuple[str, ...]:
 
 def _commit() -> str:
     """Of the checkout, with a plus for uncommitted changes; the copy on a node has no history."""
-    from harness.timing.environment import describe
+    from spec_decode_bench.harness.timing.environment import describe
 
     environment = describe("cpu")
     return f"{environment.commit or ''}{'+' if environment.dirty else ''}"

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from harness.config.work_items import Cells
-from harness.contract import Operator, Point
-from harness.discover import discover, discover_operators
-from harness.records.schema import Finding, Place
-from harness.session.messages import Compared, Job, Outputs
-from harness.verify.buffers import as_integers
-from harness.verify.edge_cases import wrong
-from harness.verify.fixture import Fixture
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.contract import Operator, Point
+from spec_decode_bench.harness.discover import discover, discover_operators
+from spec_decode_bench.harness.records.schema import Finding, Place
+from spec_decode_bench.harness.session.messages import Compared, Job, Outputs
+from spec_decode_bench.harness.verify.buffers import as_integers
+from spec_decode_bench.harness.verify.edge_cases import wrong
+from spec_decode_bench.harness.verify.fixture import Fixture
 
 
 class OutputComparer:

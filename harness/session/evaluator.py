@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec import structs
 
-from harness import interpreter
-from harness.compile_time import compile_time
-from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
-from harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
-from harness.cuda import compile_all
-from harness.discover import discover, unavailable
-from harness.host_lock import lock_of
-from harness.nvtx_ranges import nvtx_range
-from harness.packages import checkouts, versions
-from harness.records.schema import (
+from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.compile_time import compile_time
+from spec_decode_bench.harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
+from spec_decode_bench.harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
+from spec_decode_bench.harness.cuda import compile_all
+from spec_decode_bench.harness.discover import discover, unavailable
+from spec_decode_bench.harness.host_lock import lock_of
+from spec_decode_bench.harness.nvtx_ranges import nvtx_range
+from spec_decode_bench.harness.packages import checkouts, versions
+from spec_decode_bench.harness.records.schema import (
     Cell,
     Code,
     Environment,
@@ -43,12 +43,12 @@ from harness.records.schema import (
     cell_key,
     rounded,
 )
-from harness.session.measure import RAMP_S, Measuring, check_context, is_context_lost
-from harness.session.messages import Heartbeat, Job, Outputs, Ready
-from harness.session.proofs import machine_hash
-from harness.session.sources import package_needs
-from harness.timing.environment import describe
-from harness.verify.edge_cases import (
+from spec_decode_bench.harness.session.measure import RAMP_S, Measuring, check_context, is_context_lost
+from spec_decode_bench.harness.session.messages import Heartbeat, Job, Outputs, Ready
+from spec_decode_bench.harness.session.proofs import machine_hash
+from spec_decode_bench.harness.session.sources import package_needs
+from spec_decode_bench.harness.timing.environment import describe
+from spec_decode_bench.harness.verify.edge_cases import (
     EdgeCaseName,
     LeftOut,
     check_variant,
@@ -58,14 +58,14 @@ from harness.verify.edge_cases import (
     reason_to_skip,
     wrong,
 )
-from harness.verify.fixture import Batch, Fixture, verify_cell
-from harness.verify.memory import too_large
-from harness.verify.process_state import ProcessState
-from harness.wording import first_line
+from spec_decode_bench.harness.verify.fixture import Batch, Fixture, verify_cell
+from spec_decode_bench.harness.verify.memory import too_large
+from spec_decode_bench.harness.verify.process_state import ProcessState
+from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
-    from harness.records.decode_loop import Loop
-    from harness.timing.cuda_timer import CudaTimer
+    from spec_decode_bench.harness.records.decode_loop import Loop
+    from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 
 #: Before the calibration the GPU is under full load until it has had the same clock at the end of STEADY_STEPS steps in
 #: turn, at most RAMP_STEPS of RAMP_STEP_S seconds.
@@ -177,8 +177,8 @@ class Evaluator:
     def bring_up(self) -> Environment:
         """Bring the device up, or compile CUDA sources where there is no GPU."""
         if self._job.device == "cuda":
-            from harness.timing.clocks import Clocks
-            from harness.timing.cuda_timer import CudaTimer
+            from spec_decode_bench.harness.timing.clocks import Clocks
+            from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 
             self.timer = CudaTimer(
                 self._job.measure.graph_copies, self._job.measure.cache, lock_of(self._job.host_lock)
@@ -195,7 +195,7 @@ class Evaluator:
         """On a GPU, ramp the clocks and calibrate, if anything is to be timed."""
         calibration, seconds = None, {"import": self._import_s, **self._verified_s}
         if self._job.device == "cuda":
-            from harness.timing.calibrate import calibrate
+            from spec_decode_bench.harness.timing.calibrate import calibrate
 
             if self._job.timed and timed:
                 with nvtx_range("ramp", "ramp"):
@@ -394,7 +394,7 @@ class Evaluator:
 
     def loop(self, item: LoopItem) -> Iterator[Heartbeat | Loop]:
         """All stacks of a decode loop. Raises ContextLost."""
-        from harness.session.loop_evaluator import LoopEvaluator
+        from spec_decode_bench.harness.session.loop_evaluator import LoopEvaluator
 
         self._loops = self._loops or LoopEvaluator(self, self._job.seed, self._job.device)
         return self._loops.loop(item)
@@ -429,7 +429,7 @@ class Evaluator:
 
     def _as_random_batch(self, variant: Variant, point: Point) -> Iterator[Finding]:
         """What a random batch of this seed finds at an alignment that edge cases do not have."""
-        from harness.verify.random_batches import Drawn, checked
+        from spec_decode_bench.harness.verify.random_batches import Drawn, checked
 
         batch = Drawn(point, self._job.seed)
         if self._states[variant.id].bad_import is None and batch.shift > 1:
@@ -490,7 +490,7 @@ class Evaluator:
 
     def random_batches(self, item: RandomBatches) -> Iterator[Checked]:
         """Findings of one variant on random batches. Raises ContextLost."""
-        from harness.verify.random_batches import check_random
+        from spec_decode_bench.harness.verify.random_batches import check_random
 
         operator, variant = self.catalog.operators[item.operator], self.catalog.find(item.operator, item.variant)
         state = self._states[variant.id]

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from multiprocessing import forkserver
 
-from harness.addresses import fixed_addresses
-from harness.import_by_content import ROOT
+from spec_decode_bench.harness.addresses import fixed_addresses
+from spec_decode_bench.harness.import_by_content import ROOT
 
 #: Set by profilers, which follow a process that is spawned, and not one that is forked.
 PROFILED = ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
@@ -27,7 +27,7 @@ CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 #: Set for the server: "cuda" where all workers use a GPU.
 DEVICE = "SPEC_DECODE_BENCH_DEVICE"
 #: Where Python takes no search path from the environment, each worker loads everything itself.
-PRELOADED = [] if sys.flags.ignore_environment else ["harness.session.preloaded"]
+PRELOADED = [] if sys.flags.ignore_environment else ["spec_decode_bench.harness.session.preloaded"]
 #: Several devices start their workers in threads of one process, which has one environment.
 _LOCK = threading.Lock()
 

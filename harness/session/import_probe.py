@@ -11,12 +11,12 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness import interpreter
-from harness.discover import DiscoveryError, import_file
-from harness.session import fork_server
-from harness.session.interrupt import kill_group
-from harness.session.worker import EXIT_LIMIT_S, RunError, how_it_ended
-from harness.wording import first_line
+from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.discover import DiscoveryError, import_file
+from spec_decode_bench.harness.session import fork_server
+from spec_decode_bench.harness.session.interrupt import kill_group
+from spec_decode_bench.harness.session.worker import EXIT_LIMIT_S, RunError, how_it_ended
+from spec_decode_bench.harness.wording import first_line
 
 
 class ImportProbe:

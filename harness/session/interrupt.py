@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from harness.exit_codes import INTERRUPTED
+from spec_decode_bench.harness.exit_codes import INTERRUPTED
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Signals that come so soon after one are the same interrupt; another one would interrupt the clean-up.

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from harness.session.messages import Job
-from harness.session.worker import Worker
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.worker import Worker
 
 
 class KeptWorkers:

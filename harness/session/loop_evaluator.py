@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec import structs
 
-from harness.config.sweep import cells
-from harness.config.work_items import LoopItem, PlannedStack
-from harness.decode_loop.expected import ExpectedBlock, expect
-from harness.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
-from harness.decode_loop.state import Part
-from harness.decode_loop.workload import Workload, make_workload
-from harness.records.decode_loop import Loop, LoopBlock
-from harness.records.schema import Cell, Metrics, Proof, Status, rounded
-from harness.session.measure import check_context
-from harness.session.messages import Heartbeat
-from harness.timing.rounds import CellTimings, PlacedLaunch
-from harness.verify.edge_cases import wrong
-from harness.wording import printable
+from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.work_items import LoopItem, PlannedStack
+from spec_decode_bench.harness.decode_loop.expected import ExpectedBlock, expect
+from spec_decode_bench.harness.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
+from spec_decode_bench.harness.decode_loop.state import Part
+from spec_decode_bench.harness.decode_loop.workload import Workload, make_workload
+from spec_decode_bench.harness.records.decode_loop import Loop, LoopBlock
+from spec_decode_bench.harness.records.schema import Cell, Metrics, Proof, Status, rounded
+from spec_decode_bench.harness.session.measure import check_context
+from spec_decode_bench.harness.session.messages import Heartbeat
+from spec_decode_bench.harness.timing.rounds import CellTimings, PlacedLaunch
+from spec_decode_bench.harness.verify.edge_cases import wrong
+from spec_decode_bench.harness.wording import printable
 
 if TYPE_CHECKING:
-    from harness.session.evaluator import Evaluator
+    from spec_decode_bench.harness.session.evaluator import Evaluator
 
 #: Samples of the operators of a step outside of the loop.
 ALONE_ROUNDS = 8

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harness.checks import Mismatch
-from harness.config.work_items import Cells
-from harness.contract import Variant
-from harness.host_lock import lock_of
-from harness.nvtx_ranges import nvtx_range
-from harness.records.schema import Cell, Status
-from harness.session.messages import Heartbeat, Job, Outputs
-from harness.timing.cpu_stopwatch import CpuStopwatch
-from harness.timing.rounds import PLACEMENTS, CellTimings, PlacedLaunch, Stopwatch, interleave
-from harness.verify.buffers import POISONS
-from harness.verify.edge_cases import wrong
-from harness.verify.fixture import Fixture
-from harness.verify.output_probe import OutputProbe
-from harness.verify.process_state import unchanged_process
-from harness.wording import first_line
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.contract import Variant
+from spec_decode_bench.harness.host_lock import lock_of
+from spec_decode_bench.harness.nvtx_ranges import nvtx_range
+from spec_decode_bench.harness.records.schema import Cell, Status
+from spec_decode_bench.harness.session.messages import Heartbeat, Job, Outputs
+from spec_decode_bench.harness.timing.cpu_stopwatch import CpuStopwatch
+from spec_decode_bench.harness.timing.rounds import PLACEMENTS, CellTimings, PlacedLaunch, Stopwatch, interleave
+from spec_decode_bench.harness.verify.buffers import POISONS
+from spec_decode_bench.harness.verify.edge_cases import wrong
+from spec_decode_bench.harness.verify.fixture import Fixture
+from spec_decode_bench.harness.verify.output_probe import OutputProbe
+from spec_decode_bench.harness.verify.process_state import unchanged_process
+from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
-    from harness.timing.clocks import Clocks, Reading
-    from harness.timing.cuda_timer import CudaTimer
+    from spec_decode_bench.harness.timing.clocks import Clocks, Reading
+    from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 
 #: Seconds of full load before a sample is taken again.
 RAMP_S = 0.02

@@ -11,14 +11,14 @@ from importlib import import_module
 
 import torch  # noqa: F401
 
-from harness.session.fork_server import DEVICE
+from spec_decode_bench.harness.session.fork_server import DEVICE
 
 # The server ends with the command: taking torch's modules apart would keep a pipe from the command open meanwhile.
 atexit.register(os._exit, 0)
 os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
 with suppress(Exception):  # a worker meets it again, and reports it
     for _name in ("auditor", "evaluator", "comparer"):
-        import_module(f"harness.session.{_name}")
-    import_module("harness.discover").discover_operators()
+        import_module(f"spec_decode_bench.harness.session.{_name}")
+    import_module("spec_decode_bench.harness.discover").discover_operators()
     if os.environ.get(DEVICE) == "cuda":
         import_module("triton.compiler")

@@ -22,13 +22,14 @@ from typing import Any
 
 import msgspec
 
-from harness.contract import Variant
-from harness.dependencies import DIGITS, file_hash, foreign_imports, named_in
-from harness.discover import ROOT, Catalog
-from harness.packages import files_of, folder_of
-from harness.records.schema import Audit, Environment, Proof
-from harness.session.changed_cells import ENGINE, PACKAGES, closure_hashes
-from harness.session.sources import package_needs
+from spec_decode_bench.harness.contract import Variant
+from spec_decode_bench.harness.dependencies import DIGITS, file_hash, foreign_imports, named_in
+from spec_decode_bench.harness.discover import ROOT, Catalog
+from spec_decode_bench.harness.import_by_content import SUITE
+from spec_decode_bench.harness.packages import files_of, folder_of
+from spec_decode_bench.harness.records.schema import Audit, Environment, Proof
+from spec_decode_bench.harness.session.changed_cells import ENGINE, closure_hashes
+from spec_decode_bench.harness.session.sources import package_needs
 
 #: Environment variable: the folder of the proofs, or "off".
 FOLDER = "BENCH_PROOF_CACHE"
@@ -104,7 +105,7 @@ def _sources(variant: Variant, catalog: Catalog) -> Mapping[str, str | None] | N
     hashes = closure_hashes(ROOT, files)
     wrapped = {one.partition(":")[0].partition(".")[0] for need in needs for one in need.split("|")}
     own = [ROOT / name for name in hashes if not name.startswith("harness/")]
-    if foreign_imports(own, PACKAGES) - {*VERSIONED, *wrapped}:
+    if foreign_imports(own, (SUITE,)) - {*VERSIONED, *wrapped}:
         return None
     return hashes | _wrapped_files(files_of(needs))
 

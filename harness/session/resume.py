@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.config.load import Config, ConfigError
-from harness.records.differences import differences
-from harness.records.file import as_recorded
-from harness.records.schema import Environment, RecordError, Run
+from spec_decode_bench.harness.config.load import Config, ConfigError
+from spec_decode_bench.harness.records.differences import differences
+from spec_decode_bench.harness.records.file import as_recorded
+from spec_decode_bench.harness.records.schema import Environment, RecordError, Run
 
 
 def check_same_sweep(run: Run, config: Config, keys: Sequence[str]) -> None:

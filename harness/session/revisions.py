@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.config.load import ConfigError
-from harness.discover import ROOT
-from harness.git import git
-from harness.wording import printable
+from spec_decode_bench.harness.config.load import ConfigError
+from spec_decode_bench.harness.discover import ROOT
+from spec_decode_bench.harness.git import git
+from spec_decode_bench.harness.wording import printable
 
 #: What the command line of a revision must offer to be measured by another one.
 NEEDED_FLAG = "--brief"

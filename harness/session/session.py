@@ -16,10 +16,10 @@ from typing import Any
 
 from msgspec import structs
 
-from harness.analysis import estimators
-from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
-from harness.records.decode_loop import Loop
-from harness.records.schema import (
+from spec_decode_bench.harness.analysis import estimators
+from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
+from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.harness.records.schema import (
     SCHEMA_VERSION,
     Audit,
     Calibration,
@@ -33,12 +33,12 @@ from harness.records.schema import (
     Status,
     rounded,
 )
-from harness.session.attribution import FaultAttribution, on_death
-from harness.session.messages import Audited, AuditReady, Compared, Heartbeat, Job, Outputs, Ready
-from harness.session.proofs import machine_hash
-from harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
-from harness.session.worker import RunError, Worker, WorkerDied, start_worker
-from harness.wording import counted
+from spec_decode_bench.harness.session.attribution import FaultAttribution, on_death
+from spec_decode_bench.harness.session.messages import Audited, AuditReady, Compared, Heartbeat, Job, Outputs, Ready
+from spec_decode_bench.harness.session.proofs import machine_hash
+from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
+from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, start_worker
+from spec_decode_bench.harness.wording import counted
 
 #: The audit is dropped for the rest of the run after this many deaths while no variant had control.
 MAX_UNATTRIBUTED_DEATHS = 3

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
 
-from harness.config.work_items import WorkItem
-from harness.session.gpus import SHOWN_EVERY_S, LocalGpu
-from harness.session.messages import Job
-from harness.session.session import Outcome
+from spec_decode_bench.harness.config.work_items import WorkItem
+from spec_decode_bench.harness.session.gpus import SHOWN_EVERY_S, LocalGpu
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.session import Outcome
 
 #: Runs a work item in the session of a lane.
 Run = Callable[[WorkItem], Iterator[Outcome]]

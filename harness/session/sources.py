@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.config.work_items import Cells
-from harness.contract import COMPILER, GPU, Variant
-from harness.dependencies import DIGITS, dependencies, file_hash
-from harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
-from harness.packages import files_of
-from harness.records.schema import RecordError
-from harness.wording import printable
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.contract import COMPILER, GPU, Variant
+from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash
+from spec_decode_bench.harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
+from spec_decode_bench.harness.packages import files_of
+from spec_decode_bench.harness.records.schema import RecordError
+from spec_decode_bench.harness.wording import printable
 
 #: The engine as one entry; a path of a file cannot end so.
 ENGINE = "harness/"

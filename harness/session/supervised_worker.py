@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.session.attribution import FaultAttribution
-from harness.session.messages import AuditReady, Event, Fatal, Job, Message, Ready, Up
-from harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
+from spec_decode_bench.harness.session.attribution import FaultAttribution
+from spec_decode_bench.harness.session.messages import AuditReady, Event, Fatal, Job, Message, Ready, Up
+from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
 MAX_DEATHS = 2

@@ -15,12 +15,12 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from harness.config.load import ConfigError
-from harness.dependencies import file_hash
-from harness.git import git
-from harness.packages import ORIGIN, Origin, checkout_of, code_in, required
-from harness.records.schema import Checkout
-from harness.wording import printable
+from spec_decode_bench.harness.config.load import ConfigError
+from spec_decode_bench.harness.dependencies import file_hash
+from spec_decode_bench.harness.git import git
+from spec_decode_bench.harness.packages import ORIGIN, Origin, checkout_of, code_in, required
+from spec_decode_bench.harness.records.schema import Checkout
+from spec_decode_bench.harness.wording import printable
 
 #: Where packages lie in a checkout; a wheel, too, has them in its root.
 _FOLDERS = ("", "python", "src")

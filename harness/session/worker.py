@@ -13,11 +13,11 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness import interpreter
-from harness.config.work_items import Cells, LoopItem, RandomBatches, Verify
-from harness.session import fork_server
-from harness.session.interrupt import kill_group
-from harness.session.messages import (
+from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.config.work_items import Cells, LoopItem, RandomBatches, Verify
+from spec_decode_bench.harness.session import fork_server
+from spec_decode_bench.harness.session.interrupt import kill_group
+from spec_decode_bench.harness.session.messages import (
     AuditReady,
     Calibrate,
     Done,
@@ -32,8 +32,8 @@ from harness.session.messages import (
     receive_message,
     send,
 )
-from harness.session.worker_output import WorkerOutput, redirect_output
-from harness.wording import first_line
+from spec_decode_bench.harness.session.worker_output import WorkerOutput, redirect_output
+from spec_decode_bench.harness.wording import first_line
 
 #: Exit status of a worker whose CUDA context a variant has destroyed.
 CONTEXT_LOST = 70
@@ -65,14 +65,14 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
     if job.gpu is not None:  # the driver looks at it when it is brought up, which no import does
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
     if job.role == "audit":
-        from harness.session.auditor import Auditor as Owner
+        from spec_decode_bench.harness.session.auditor import Auditor as Owner
     elif job.role == "compare":
-        from harness.session.comparer import OutputComparer as Owner
+        from spec_decode_bench.harness.session.comparer import OutputComparer as Owner
     else:
-        from harness.session.evaluator import Evaluator as Owner
+        from spec_decode_bench.harness.session.evaluator import Evaluator as Owner
     import torch
 
-    from harness.session.measure import ContextLost
+    from spec_decode_bench.harness.session.measure import ContextLost
 
     # Host tensors are small: more threads would only spin, on cores that other workers need. Engines do the same.
     torch.set_num_threads(1)

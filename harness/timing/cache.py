@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from cuda.bindings import driver
 
-from harness.analysis.cache_states import CACHE_STATES, CacheName
-from harness.cuda import launcher
+from spec_decode_bench.harness.analysis.cache_states import CACHE_STATES, CacheName
+from spec_decode_bench.harness.cuda import launcher
 
 CALIBRATION_KERNELS = Path(__file__).with_name("calibration_kernels.cu")
 #: The ring of the pointer chase: one entry per 128-byte line, in random order, so that no prefetcher helps.

@@ -12,14 +12,14 @@ from functools import partial
 
 import torch
 
-from harness.cuda import launcher
-from harness.nvtx_ranges import nvtx_range
-from harness.records.schema import Calibration, EstimatorSamples, KernelTimes
-from harness.timing.cache import CALIBRATION_KERNELS, measure_chase_cycles
-from harness.timing.clocks import Clocks
-from harness.timing.cuda_timer import CudaTimer
-from harness.timing.queued_events import QueuedEvents
-from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, PlacedLaunch
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.nvtx_ranges import nvtx_range
+from spec_decode_bench.harness.records.schema import Calibration, EstimatorSamples, KernelTimes
+from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS, measure_chase_cycles
+from spec_decode_bench.harness.timing.clocks import Clocks
+from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
+from spec_decode_bench.harness.timing.queued_events import QueuedEvents
+from spec_decode_bench.harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, PlacedLaunch
 
 #: Two turns through OFFSETS. Twice as many changed neither constants nor which cells are marked.
 ROUNDS = 10

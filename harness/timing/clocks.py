@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pynvml
 
-from harness.timing.environment import nvml_handle, nvml_readings, refusal
+from spec_decode_bench.harness.timing.environment import nvml_handle, nvml_readings, refusal
 
 #: Bits of NVML's clock event reasons that slow a sample down (nvml.h, nvmlClocksEventReason*). The other bits, such as
 #: idle, an application clock or a display limit, are settings.

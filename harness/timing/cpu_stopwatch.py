@@ -9,11 +9,11 @@ from statistics import median
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any
 
-from harness.checks import Mismatch
-from harness.host_lock import Lock
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.host_lock import Lock
 
 if TYPE_CHECKING:
-    from harness.verify.output_probe import OutputProbe
+    from spec_decode_bench.harness.verify.output_probe import OutputProbe
 
 #: Least duration of a sample, so that the resolution of the clock and the cost of the loop do not matter.
 SAMPLE_S = 2e-4

@@ -27,17 +27,17 @@ from typing import Any
 
 import torch
 
-from harness.analysis.cache_states import HOT, CacheName
-from harness.analysis.estimators import GRAPH_SLOPE, QUEUED_EVENTS
-from harness.checks import Mismatch
-from harness.cuda import launcher
-from harness.cuda_graph import Graph, GraphCapture, check_nodes
-from harness.engine_launch import EngineLaunch, own_launches
-from harness.host_lock import Lock
-from harness.timing.cache import CALIBRATION_KERNELS, Cache
-from harness.timing.queued_events import QueuedEvents
-from harness.timing.rounds import PlacedLaunch
-from harness.wording import first_line
+from spec_decode_bench.harness.analysis.cache_states import HOT, CacheName
+from spec_decode_bench.harness.analysis.estimators import GRAPH_SLOPE, QUEUED_EVENTS
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda_graph import Graph, GraphCapture, check_nodes
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own_launches
+from spec_decode_bench.harness.host_lock import Lock
+from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS, Cache
+from spec_decode_bench.harness.timing.queued_events import QueuedEvents
+from spec_decode_bench.harness.timing.rounds import PlacedLaunch
+from spec_decode_bench.harness.wording import first_line
 
 WARMUP_CALLS = 3
 #: Launches per host sample: few, so that the queue of the device never fills up.

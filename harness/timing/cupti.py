@@ -15,7 +15,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.autograd.profiler import profile  # that of torch.profiler also imports Inductor: seconds at the first trace
 
-from harness.timing.api_calls import waits
+from spec_decode_bench.harness.timing.api_calls import waits
 
 
 @dataclass(frozen=True)

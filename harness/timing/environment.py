@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harness.addresses import has_fixed_addresses
-from harness.dependencies import file_hash
-from harness.git import git
-from harness.import_by_content import ROOT
-from harness.records.schema import Checkout, Environment
+from spec_decode_bench.harness.addresses import has_fixed_addresses
+from spec_decode_bench.harness.dependencies import file_hash
+from spec_decode_bench.harness.git import git
+from spec_decode_bench.harness.import_by_content import ROOT
+from spec_decode_bench.harness.records.schema import Checkout, Environment
 
 if TYPE_CHECKING:
-    from harness.timing.clocks import Clocks
+    from spec_decode_bench.harness.timing.clocks import Clocks
 
 #: Beginnings of the names of variables that change what Triton, torch.compile, LLVM and ptxas make. Where their caches
 #: and dumps lie changes nothing.

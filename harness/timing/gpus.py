@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pynvml
 
-from harness.wording import counted, printable
+from spec_decode_bench.harness.wording import counted, printable
 
 #: "device=0,2" of --gpus.
 _DEVICES = re.compile(r"device=(\d+(?:,\d+)*)")

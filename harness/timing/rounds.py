@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.analysis.stats import median_interval, samples
-from harness.records.schema import Metrics
+from spec_decode_bench.harness.analysis.stats import median_interval, samples
+from spec_decode_bench.harness.records.schema import Metrics
 
 if TYPE_CHECKING:
-    from harness.verify.output_probe import OutputProbe
+    from spec_decode_bench.harness.verify.output_probe import OutputProbe
 
 #: Relative half-width of its interval at which a median counts as settled.
 SETTLED = 0.01

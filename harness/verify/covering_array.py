@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from harness.contract import Axis, Operator, Point, Variant
-from harness.verify.edge_cases import reason_to_skip
-from harness.verify.points import LARGEST, PointSearch, axes_of
+from spec_decode_bench.harness.contract import Axis, Operator, Point, Variant
+from spec_decode_bench.harness.verify.edge_cases import reason_to_skip
+from spec_decode_bench.harness.verify.points import LARGEST, PointSearch, axes_of
 
 #: Inputs and outputs of one point. A launch of this size takes a moment in PyTorch on a CPU and seconds in Triton's
 #: interpreter; 16-bit and 20-bit counts overflow well below it.

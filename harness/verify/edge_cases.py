@@ -17,17 +17,24 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from harness.checks import CHECKS, Check, Mismatch
-from harness.contract import COMPILER, Buffers, Consumer, EdgeCase, Operator, Point, Variant
-from harness.interpreter import launch_counter
-from harness.records.schema import Code, Finding, Place, Reason, Status
-from harness.verify.alloc_sync_checks import check_alloc_sync
-from harness.verify.buffers import row_length
-from harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
-from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, check_replays, replay_sequence
-from harness.verify.memory import most_of_the_memory
-from harness.verify.process_state import unchanged_process
-from harness.wording import first_line, printable
+from spec_decode_bench.harness.checks import CHECKS, Check, Mismatch
+from spec_decode_bench.harness.contract import COMPILER, Buffers, Consumer, EdgeCase, Operator, Point, Variant
+from spec_decode_bench.harness.interpreter import launch_counter
+from spec_decode_bench.harness.records.schema import Code, Finding, Place, Reason, Status
+from spec_decode_bench.harness.verify.alloc_sync_checks import check_alloc_sync
+from spec_decode_bench.harness.verify.buffers import row_length
+from spec_decode_bench.harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
+from spec_decode_bench.harness.verify.graph_replay import (
+    FEW_STEPS,
+    STEPS,
+    BoundLaunch,
+    Capture,
+    check_replays,
+    replay_sequence,
+)
+from spec_decode_bench.harness.verify.memory import most_of_the_memory
+from spec_decode_bench.harness.verify.process_state import unchanged_process
+from spec_decode_bench.harness.wording import first_line, printable
 
 #: Name of an edge case or sequence, and how its buffers lie.
 EdgeCaseName = tuple[str, Buffers | None]
@@ -62,7 +69,7 @@ class DeviceChecks:
 
 @lru_cache(maxsize=1)
 def cuda_checks() -> DeviceChecks:
-    from harness.cuda_graph import GraphCapture
+    from spec_decode_bench.harness.cuda_graph import GraphCapture
 
     return DeviceChecks(check_alloc_sync, GraphCapture())
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from harness.checks import Mismatch
-from harness.contract import Expected
-from harness.verify.mismatch import View, differences
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.contract import Expected
+from spec_decode_bench.harness.verify.mismatch import View, differences
 
 
 def required(expected: Expected) -> Tensor:

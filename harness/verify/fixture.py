@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.checks import Mismatch
-from harness.contract import Expected, Operator, Point, Variant
-from harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
-from harness.verify.equality import compare, required, wrong_elements
-from harness.verify.mismatch import View, differences
-from harness.verify.process_state import unchanged_process
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.contract import Expected, Operator, Point, Variant
+from spec_decode_bench.harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
+from spec_decode_bench.harness.verify.equality import compare, required, wrong_elements
+from spec_decode_bench.harness.verify.mismatch import View, differences
+from spec_decode_bench.harness.verify.process_state import unchanged_process
 
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000

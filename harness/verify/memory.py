@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from harness.contract import Operator, Point
-from harness.host_lock import HostLock, Lock
-from harness.records.schema import Code, Reason
-from harness.verify.points import output_bytes
+from spec_decode_bench.harness.contract import Operator, Point
+from spec_decode_bench.harness.host_lock import HostLock, Lock
+from spec_decode_bench.harness.records.schema import Code, Reason
+from spec_decode_bench.harness.verify.points import output_bytes
 
 #: Inputs and outputs that are held at a time: on the host the batches with their expected results, on the device the
 #: buffers and the snapshot of what they held. Both together without a GPU.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.verify.buffers import POISONS
+from spec_decode_bench.harness.verify.buffers import POISONS
 
 #: Wrong elements that a message names.
 SHOWN = 5

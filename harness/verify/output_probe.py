@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.checks import Mismatch
-from harness.verify.buffers import any_of, as_integers
-from harness.verify.equality import required
-from harness.verify.fixture import Fixture
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.verify.buffers import any_of, as_integers
+from spec_decode_bench.harness.verify.equality import required
+from spec_decode_bench.harness.verify.fixture import Fixture
 
 #: Elements of a buffer that are made wrong before a stage, and sets of such elements. The sets are drawn once per
 #: point: a stage then costs one launch before it and a few after it, where drawing elements would cost dozens.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from harness.contract import Axis, Operator, Point, Rule
+from spec_decode_bench.harness.contract import Axis, Operator, Point, Rule
 
 #: Sizes are int32 in kernels.
 LARGEST = 2**31 - 1

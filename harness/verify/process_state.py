@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from harness.checks import Mismatch
+from spec_decode_bench.harness.checks import Mismatch
 
 #: Whose functions variants, timing and checking call.
 _OWNERS: tuple[Any, ...] = (
@@ -40,7 +40,8 @@ _REPLACED_BY_TORCH = {"manual_seed"}
 @cache
 def _functions() -> dict[Any, dict[str, Any]]:
     """Owner -> its functions, as they were when this was first called."""
-    modules = [sys.modules[f"harness.{name}"] for name in _MODULES if f"harness.{name}" in sys.modules]
+    names = [f"spec_decode_bench.harness.{name}" for name in _MODULES]
+    modules = [sys.modules[name] for name in names if name in sys.modules]
     classes = [
         value
         for module in modules

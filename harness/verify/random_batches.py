@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
 
-from harness.contract import Axis, Operator, Point, Variant
-from harness.records.schema import Code, Finding, Place, Reason, Status
-from harness.verify.covering_array import classes_of
-from harness.verify.edge_cases import LeftOut, finding_of, is_beyond, reason_to_skip, skipped
-from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.points import PointSearch
+from spec_decode_bench.harness.contract import Axis, Operator, Point, Variant
+from spec_decode_bench.harness.records.schema import Code, Finding, Place, Reason, Status
+from spec_decode_bench.harness.verify.covering_array import classes_of
+from spec_decode_bench.harness.verify.edge_cases import LeftOut, finding_of, is_beyond, reason_to_skip, skipped
+from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell
+from spec_decode_bench.harness.verify.points import PointSearch
 
 #: Bytes of inputs and outputs of a batch: small ones, of which many can be tried. Large ones are in the covering array.
 MOST_BYTES = 1 << 20

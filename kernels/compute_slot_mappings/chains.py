@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
-from harness.contract import Point, variant
-from kernels.compute_slot_mappings.triton import slots_of
+from spec_decode_bench.baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.kernels.compute_slot_mappings.triton import slots_of
 
 CHUNK = 1024
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.compute_slot_mappings.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import warps_per_row
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.compute_slot_mappings.triton import sizes
+from spec_decode_bench.baselines.compute_slot_mappings.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import warps_per_row
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.compute_slot_mappings.triton import sizes
 
 SOURCE = Path(__file__).with_name("compute_slot_mappings.cu")
 THREADS = 128

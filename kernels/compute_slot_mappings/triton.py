@@ -14,12 +14,12 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import row_tiling
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import row_tiling
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 #: Rows of a program, and entries of the tail that it clears.
 ROWS, TAIL = 4, 256

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import torch
 
-from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.decode_flatten.triton import INPUTS, OUTPUTS, STRIP_SIZES, request_grid, sizes
+from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.decode_flatten.triton import INPUTS, OUTPUTS, STRIP_SIZES, request_grid, sizes
 
 SOURCE = Path(__file__).with_name("decode_flatten.cu")
 #: As in the CUDA source.

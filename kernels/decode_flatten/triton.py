@@ -23,11 +23,11 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
-from baselines.workloads.integers import cdiv, strips_of_rows
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
+from spec_decode_bench.baselines.workloads.integers import cdiv, strips_of_rows
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 COLUMNS_PER_PROGRAM = 512
 #: Table rows are split over strips until the grid has this many blocks, four per SM of a large GPU. Half as many are

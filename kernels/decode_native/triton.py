@@ -13,11 +13,11 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.decode_native.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.decode_native.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 ENTRIES_PER_PROGRAM = 128
 

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import torch
 
-from baselines.decode_step.operator import Inputs, Outputs, native_part, schedule_part, tile_part
-from baselines.workloads.composition import Setup, in_sequence
-from harness.contract import GPU, Point, variant
-from kernels.decode_flatten import cuda as flatten_cuda
-from kernels.decode_flatten import triton as flatten_triton
-from kernels.decode_native import cuda as native_cuda
-from kernels.decode_native import triton as native_triton
-from kernels.mla_tile_schedule import cuda as tiles_cuda
-from kernels.mla_tile_schedule import triton as tiles_triton
-from kernels.paged_mqa_schedule import cuda as schedule_cuda
-from kernels.paged_mqa_schedule import triton as schedule_triton
+from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, native_part, schedule_part, tile_part
+from spec_decode_bench.baselines.workloads.composition import Setup, in_sequence
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.kernels.decode_flatten import cuda as flatten_cuda
+from spec_decode_bench.kernels.decode_flatten import triton as flatten_triton
+from spec_decode_bench.kernels.decode_native import cuda as native_cuda
+from spec_decode_bench.kernels.decode_native import triton as native_triton
+from spec_decode_bench.kernels.mla_tile_schedule import cuda as tiles_cuda
+from spec_decode_bench.kernels.mla_tile_schedule import triton as tiles_triton
+from spec_decode_bench.kernels.paged_mqa_schedule import cuda as schedule_cuda
+from spec_decode_bench.kernels.paged_mqa_schedule import triton as schedule_triton
 
 
 def sequence(

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import torch
 
-from baselines.decode_step.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from harness.launch import replayed
-from kernels.decode_flatten import cuda as decode_flatten
-from kernels.decode_flatten.cuda import access_width
-from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
-from kernels.decode_step.triton import INPUTS, OUTPUTS, sizes
+from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.launch import replayed
+from spec_decode_bench.kernels.decode_flatten import cuda as decode_flatten
+from spec_decode_bench.kernels.decode_flatten.cuda import access_width
+from spec_decode_bench.kernels.decode_flatten.triton import STRIP_SIZES, request_grid
+from spec_decode_bench.kernels.decode_step.triton import INPUTS, OUTPUTS, sizes
 
 SOURCE = Path(__file__).with_name("decode_step.cu")
 #: As in the CUDA source.

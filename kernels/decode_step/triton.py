@@ -26,18 +26,18 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.decode_step.operator import Inputs, Outputs, schedule_point
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
-from kernels.decode_flatten import triton as decode_flatten
-from kernels.decode_flatten.triton import STRIP_SIZES, flatten_rows
-from kernels.decode_native.triton import context_len
-from kernels.mla_tile_schedule import triton as mla_tile_schedule
-from kernels.mla_tile_schedule.triton import tile_schedule
-from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
-from kernels.paged_mqa_schedule.triton import schedule_rows
+from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, schedule_point
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.kernels.decode_flatten import triton as decode_flatten
+from spec_decode_bench.kernels.decode_flatten.triton import STRIP_SIZES, flatten_rows
+from spec_decode_bench.kernels.decode_native.triton import context_len
+from spec_decode_bench.kernels.mla_tile_schedule import triton as mla_tile_schedule
+from spec_decode_bench.kernels.mla_tile_schedule.triton import tile_schedule
+from spec_decode_bench.kernels.paged_mqa_schedule import triton as paged_mqa_schedule
+from spec_decode_bench.kernels.paged_mqa_schedule.triton import schedule_rows
 
 #: Table columns of a program: 16 bytes per thread of 8 warps, the number that suits the tile schedule.
 COLUMNS = 1024

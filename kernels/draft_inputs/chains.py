@@ -7,9 +7,9 @@ from collections.abc import Callable
 import triton
 import triton.language as tl
 
-from baselines.draft_inputs.operator import Inputs, Outputs
-from harness.contract import Point, variant
-from kernels.draft_inputs.triton import advanced
+from spec_decode_bench.baselines.draft_inputs.operator import Inputs, Outputs
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.kernels.draft_inputs.triton import advanced
 
 CHUNK = 1024
 

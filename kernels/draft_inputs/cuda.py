@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.draft_inputs.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import warps_per_row
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.draft_inputs.triton import sizes
+from spec_decode_bench.baselines.draft_inputs.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import warps_per_row
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.draft_inputs.triton import sizes
 
 SOURCE = Path(__file__).with_name("draft_inputs.cu")
 THREADS = 128

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.draft_inputs.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import row_tiling
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.draft_inputs.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import row_tiling
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 #: First pass: rows of a program, and entries of the tails that it clears.
 ROWS, TAIL = 4, 256

@@ -9,12 +9,19 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
-from baselines.workloads.request_slots import num_real
-from harness.contract import Point, variant
-from kernels.compute_slot_mappings import chains as slots_unfused
-from kernels.draft_inputs.triton import advanced
-from kernels.paged_mqa_schedule import triton as schedule_triton
+from spec_decode_bench.baselines.draft_passes.operator import (
+    Inputs,
+    Outputs,
+    passes,
+    schedule_part,
+    slots_part,
+    with_indexer,
+)
+from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.kernels.compute_slot_mappings import chains as slots_unfused
+from spec_decode_bench.kernels.draft_inputs.triton import advanced
+from spec_decode_bench.kernels.paged_mqa_schedule import triton as schedule_triton
 
 CHUNK = 1024
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.draft_passes.triton import sizes
+from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.draft_passes.triton import sizes
 
 SOURCE = Path(__file__).with_name("draft_passes.cu")
 THREADS = 256

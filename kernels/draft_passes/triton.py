@@ -19,16 +19,16 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import num_real
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
-from kernels.compute_slot_mappings.triton import slots_of
-from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
-from kernels.paged_mqa_schedule.triton import Sizes as ScheduleSizes
-from kernels.paged_mqa_schedule.triton import schedule_rows
+from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.kernels.compute_slot_mappings.triton import slots_of
+from spec_decode_bench.kernels.paged_mqa_schedule import triton as paged_mqa_schedule
+from spec_decode_bench.kernels.paged_mqa_schedule.triton import Sizes as ScheduleSizes
+from spec_decode_bench.kernels.paged_mqa_schedule.triton import schedule_rows
 
 #: Rows of a program, and lengths that a program of a schedule gathers at once.
 ENTRIES, GATHERED = 128, 256

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import triton
 import triton.language as tl
 
-from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
-from harness.contract import Point, variant
-from kernels.gather_block_tables.triton import null_columns
+from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.kernels.gather_block_tables.triton import null_columns
 
 CHUNK = 1024
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
-from baselines.workloads.request_slots import group_widths, table_starts
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.gather_block_tables.triton import sizes, strips_of
+from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
+from spec_decode_bench.baselines.workloads.request_slots import group_widths, table_starts
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.gather_block_tables.triton import sizes, strips_of
 
 SOURCE = Path(__file__).with_name("gather_block_tables.cu")
 THREADS = 128

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
-from baselines.workloads.integers import strips_of_rows
-from baselines.workloads.request_slots import group_widths
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
+from spec_decode_bench.baselines.workloads.integers import strips_of_rows
+from spec_decode_bench.baselines.workloads.request_slots import group_widths
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 COLUMNS = 256
 #: From how many threads on further programs cost more than they save: 512 on each SM of an H200.

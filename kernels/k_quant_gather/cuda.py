@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from baselines.k_quant_gather.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.k_quant_gather.triton import max_units
+from spec_decode_bench.baselines.k_quant_gather.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.k_quant_gather.triton import max_units
 
 SOURCE = Path(__file__).with_name("k_quant_gather.cu")
 WARP = 32

@@ -27,11 +27,11 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.k_quant_gather.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.k_quant_gather.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 #: Candidates of one search step.
 LANES = 32

@@ -10,10 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
-from baselines.workloads.integers import cdiv
-from harness.contract import Point, variant
-from kernels.mamba_align_step.triton import column_of, freeze, store_move
+from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.kernels.mamba_align_step.triton import column_of, freeze, store_move
 
 BLOCK = 256
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.mamba_align_step.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.mamba_align_step.triton import arguments
+from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.mamba_align_step.triton import arguments
 
 SOURCE = Path(__file__).with_name("mamba_align_step.cu")
 THREADS = 128

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 #: Entries of a tile before the forward pass: rows x (1 + k). Rows of a program after sampling.
 TILE, ROWS = 64, 64

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.mamba_spec_metadata.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.mamba_spec_metadata.triton import sizes
+from spec_decode_bench.baselines.mamba_spec_metadata.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.mamba_spec_metadata.triton import sizes
 
 SOURCE = Path(__file__).with_name("mamba_spec_metadata.cu")
 #: As in the source.

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.mamba_spec_metadata.operator import Inputs, Outputs
-from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.integers import cdiv, reciprocal
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.mamba_spec_metadata.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads import mamba_steps as mamba
+from spec_decode_bench.baselines.workloads.integers import cdiv, reciprocal
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 #: Slots (requests x lanes) of one program, which is one warp.
 ENTRIES = 128

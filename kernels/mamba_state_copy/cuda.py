@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
-from baselines.workloads.integers import cdiv, reciprocal
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.mamba_state_copy.triton import GRID_SIZES, num_blocks
+from spec_decode_bench.baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
+from spec_decode_bench.baselines.workloads.integers import cdiv, reciprocal
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.mamba_state_copy.triton import GRID_SIZES, num_blocks
 
 SOURCE = Path(__file__).with_name("mamba_state_copy.cu")
 #: As in the source: threads of a block, and accesses of an SSM state that a thread has in flight at most.

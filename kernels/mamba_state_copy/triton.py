@@ -25,11 +25,18 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, state_bytes, time_first
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.mamba_state_copy.operator import (
+    Inputs,
+    Outputs,
+    by_slot,
+    conv_columns,
+    state_bytes,
+    time_first,
+)
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 #: Requests that a block looks at together.
 REQUESTS = 256

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.mla_tile_schedule.operator import Inputs, Outputs
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.mla_tile_schedule.triton import sizes
+from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs, Outputs
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.mla_tile_schedule.triton import sizes
 
 SOURCE = Path(__file__).with_name("mla_tile_schedule.cu")
 #: As in the CUDA source.

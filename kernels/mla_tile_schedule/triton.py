@@ -23,11 +23,11 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.mla_tile_schedule.operator import Inputs, Outputs
-from baselines.workloads.integers import reciprocal, tile
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import reciprocal, tile
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 
 class Sizes(NamedTuple):

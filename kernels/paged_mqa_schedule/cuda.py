@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
-from baselines.workloads.integers import cdiv
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.paged_mqa_schedule.triton import single_sizes
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.paged_mqa_schedule.triton import single_sizes
 
 SOURCE = Path(__file__).with_name("paged_mqa_schedule.cu")
 #: As in the CUDA source: threads of a block, each with a row of the table.

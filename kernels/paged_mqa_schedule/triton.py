@@ -24,10 +24,10 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
-from baselines.workloads.integers import cdiv, reciprocal
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
+from spec_decode_bench.baselines.workloads.integers import cdiv, reciprocal
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 #: Lengths scanned at once. Batches larger than the larger tile take several turns.
 SMALL_TILE, LARGE_TILE = 256, 1024

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.post_update.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.contract import Point, variant
-from kernels.post_update.triton import counts_of, write_tokens
+from spec_decode_bench.baselines.post_update.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.kernels.post_update.triton import counts_of, write_tokens
 
 ROWS = 256
 

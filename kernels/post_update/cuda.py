@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.post_update.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.post_update.triton import sizes
+from spec_decode_bench.baselines.post_update.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.post_update.triton import sizes
 
 SOURCE = Path(__file__).with_name("post_update.cu")
 THREADS = 128

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import torch
 
-from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.seq_lens_update.triton import THREADS, bound_writer, device_copy, mapped, num_blocks, sizes
+from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.seq_lens_update.triton import (
+    THREADS,
+    bound_writer,
+    device_copy,
+    mapped,
+    num_blocks,
+    sizes,
+)
 
 SOURCE = Path(__file__).with_name("seq_lens_update.cu")
 

@@ -26,11 +26,11 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
-from baselines.workloads.integers import cdiv
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
+from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
 
 THREADS = 256
 #: One warp per request.

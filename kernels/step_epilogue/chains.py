@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from baselines.step_epilogue.operator import PARTS, Inputs, Outputs
-from harness.contract import GPU, Point, variant
-from kernels.draft_inputs import chains as drafter_unfused
-from kernels.draft_inputs import cuda as drafter_cuda
-from kernels.mamba_align_step import chains as states_unfused
-from kernels.mamba_align_step import cuda as states_cuda
-from kernels.post_update import chains as update_unfused
-from kernels.post_update import cuda as update_cuda
+from spec_decode_bench.baselines.step_epilogue.operator import PARTS, Inputs, Outputs
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.kernels.draft_inputs import chains as drafter_unfused
+from spec_decode_bench.kernels.draft_inputs import cuda as drafter_cuda
+from spec_decode_bench.kernels.mamba_align_step import chains as states_unfused
+from spec_decode_bench.kernels.mamba_align_step import cuda as states_cuda
+from spec_decode_bench.kernels.post_update import chains as update_unfused
+from spec_decode_bench.kernels.post_update import cuda as update_cuda
 
 
 @variant("step_epilogue")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.step_epilogue.operator import Inputs, Outputs, with_states
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import num_real, warps_per_row
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.step_epilogue.triton import INPUTS, OUTPUTS, sizes
+from spec_decode_bench.baselines.step_epilogue.operator import Inputs, Outputs, with_states
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import num_real, warps_per_row
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.step_epilogue.triton import INPUTS, OUTPUTS, sizes
 
 SOURCE = Path(__file__).with_name("step_epilogue.cu")
 THREADS = 128

@@ -19,15 +19,15 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from baselines.step_epilogue.operator import Inputs, Outputs, with_states
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import num_real, row_tiling
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
-from kernels.draft_inputs.triton import clear_tails, load_shifted, shift_rows
-from kernels.mamba_align_step.triton import freeze, store_move
-from kernels.post_update.triton import counts_of, update_rows
+from spec_decode_bench.baselines.step_epilogue.operator import Inputs, Outputs, with_states
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import num_real, row_tiling
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.kernels.draft_inputs.triton import clear_tails, load_shifted, shift_rows
+from spec_decode_bench.kernels.mamba_align_step.triton import freeze, store_move
+from spec_decode_bench.kernels.post_update.triton import counts_of, update_rows
 
 #: Rows of a program, and entries of the tails that it clears.
 ROWS, TAIL = 4, 256

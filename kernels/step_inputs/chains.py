@@ -9,9 +9,9 @@ from collections.abc import Callable
 import triton
 import triton.language as tl
 
-from baselines.step_inputs.operator import Inputs, Outputs
-from baselines.workloads.integers import cdiv
-from harness.contract import Point, variant
+from spec_decode_bench.baselines.step_inputs.operator import Inputs, Outputs
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.contract import Point, variant
 
 CHUNK = 1024
 

@@ -8,24 +8,24 @@ from typing import Any
 
 import torch
 
-from baselines.decode_step.operator import native_part, schedule_part, tile_part
-from baselines.step_prologue.operator import PARTS, Inputs, Outputs, indexer_part
-from baselines.workloads.composition import in_sequence
-from baselines.workloads.request_slots import group_tables
-from harness.contract import GPU, Point, variant
-from kernels.compute_slot_mappings import chains as slots_unfused
-from kernels.compute_slot_mappings import cuda as slots_cuda
-from kernels.decode_flatten import cuda as flatten_cuda
-from kernels.decode_flatten import triton as flatten_triton
-from kernels.decode_step import chains as step_chains
-from kernels.gather_block_tables import chains as tables_unfused
-from kernels.gather_block_tables import cuda as tables_cuda
-from kernels.mamba_align_step import chains as states_unfused
-from kernels.mamba_align_step import cuda as states_cuda
-from kernels.mla_tile_schedule import triton as tiles_triton
-from kernels.paged_mqa_schedule import triton as schedule_triton
-from kernels.step_inputs import chains as inputs_unfused
-from kernels.step_inputs import cuda as inputs_cuda
+from spec_decode_bench.baselines.decode_step.operator import native_part, schedule_part, tile_part
+from spec_decode_bench.baselines.step_prologue.operator import PARTS, Inputs, Outputs, indexer_part
+from spec_decode_bench.baselines.workloads.composition import in_sequence
+from spec_decode_bench.baselines.workloads.request_slots import group_tables
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.kernels.compute_slot_mappings import chains as slots_unfused
+from spec_decode_bench.kernels.compute_slot_mappings import cuda as slots_cuda
+from spec_decode_bench.kernels.decode_flatten import cuda as flatten_cuda
+from spec_decode_bench.kernels.decode_flatten import triton as flatten_triton
+from spec_decode_bench.kernels.decode_step import chains as step_chains
+from spec_decode_bench.kernels.gather_block_tables import chains as tables_unfused
+from spec_decode_bench.kernels.gather_block_tables import cuda as tables_cuda
+from spec_decode_bench.kernels.mamba_align_step import chains as states_unfused
+from spec_decode_bench.kernels.mamba_align_step import cuda as states_cuda
+from spec_decode_bench.kernels.mla_tile_schedule import triton as tiles_triton
+from spec_decode_bench.kernels.paged_mqa_schedule import triton as schedule_triton
+from spec_decode_bench.kernels.step_inputs import chains as inputs_unfused
+from spec_decode_bench.kernels.step_inputs import cuda as inputs_cuda
 
 
 def _unfused_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:

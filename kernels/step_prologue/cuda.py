@@ -6,21 +6,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from baselines.gather_block_tables.operator import rows_to_write
-from baselines.step_prologue.operator import Inputs, Outputs, indexer_part, states_part, with_indexer
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import group_tables, group_widths, num_real, table_starts, warps_per_row
-from harness.bundle import bundle
-from harness.contract import GPU, Point, variant
-from harness.cuda import launcher
-from kernels.decode_flatten import cuda as decode_flatten
-from kernels.decode_flatten.cuda import access_width
-from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
-from kernels.decode_step import triton as decode_step
-from kernels.decode_step.cuda import Tables
-from kernels.gather_block_tables.triton import strips_of
-from kernels.mamba_align_step.triton import arguments as states_arguments
-from kernels.step_prologue.triton import INPUTS, OUTPUTS, Programs, sizes
+from spec_decode_bench.baselines.gather_block_tables.operator import rows_to_write
+from spec_decode_bench.baselines.step_prologue.operator import Inputs, Outputs, indexer_part, states_part, with_indexer
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import (
+    group_tables,
+    group_widths,
+    num_real,
+    table_starts,
+    warps_per_row,
+)
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import GPU, Point, variant
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.kernels.decode_flatten import cuda as decode_flatten
+from spec_decode_bench.kernels.decode_flatten.cuda import access_width
+from spec_decode_bench.kernels.decode_flatten.triton import STRIP_SIZES, request_grid
+from spec_decode_bench.kernels.decode_step import triton as decode_step
+from spec_decode_bench.kernels.decode_step.cuda import Tables
+from spec_decode_bench.kernels.gather_block_tables.triton import strips_of
+from spec_decode_bench.kernels.mamba_align_step.triton import arguments as states_arguments
+from spec_decode_bench.kernels.step_prologue.triton import INPUTS, OUTPUTS, Programs, sizes
 
 SOURCE = Path(__file__).with_name("step_prologue.cu")
 #: As in the CUDA sources.

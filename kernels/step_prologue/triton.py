@@ -24,31 +24,31 @@ import torch
 import triton
 import triton.language as tl
 
-from baselines.gather_block_tables.operator import rows_to_write
-from baselines.step_prologue.operator import (
+from spec_decode_bench.baselines.gather_block_tables.operator import rows_to_write
+from spec_decode_bench.baselines.step_prologue.operator import (
     Inputs,
     Outputs,
     indexer_part,
     states_part,
     with_indexer,
 )
-from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import group_tables, num_real, row_tiling
-from harness.bundle import bundle
-from harness.contract import Point, variant
-from harness.launch import fixed_launch
-from kernels.compute_slot_mappings.triton import map_rows
-from kernels.decode_flatten import triton as decode_flatten
-from kernels.decode_flatten.triton import STRIP_SIZES, flatten_rows
-from kernels.decode_native.triton import context_len
-from kernels.decode_step import triton as decode_step
-from kernels.decode_step.triton import COLUMNS, ENTRIES, NUM_WARPS, build_schedule
-from kernels.gather_block_tables.triton import gather_row, strips_of
-from kernels.mamba_align_step import triton as mamba_align_step
-from kernels.mamba_align_step.triton import before_rows
-from kernels.mla_tile_schedule import triton as mla_tile_schedule
-from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
-from kernels.step_inputs.triton import prepare_rows
+from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.request_slots import group_tables, num_real, row_tiling
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.contract import Point, variant
+from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.kernels.compute_slot_mappings.triton import map_rows
+from spec_decode_bench.kernels.decode_flatten import triton as decode_flatten
+from spec_decode_bench.kernels.decode_flatten.triton import STRIP_SIZES, flatten_rows
+from spec_decode_bench.kernels.decode_native.triton import context_len
+from spec_decode_bench.kernels.decode_step import triton as decode_step
+from spec_decode_bench.kernels.decode_step.triton import COLUMNS, ENTRIES, NUM_WARPS, build_schedule
+from spec_decode_bench.kernels.gather_block_tables.triton import gather_row, strips_of
+from spec_decode_bench.kernels.mamba_align_step import triton as mamba_align_step
+from spec_decode_bench.kernels.mamba_align_step.triton import before_rows
+from spec_decode_bench.kernels.mla_tile_schedule import triton as mla_tile_schedule
+from spec_decode_bench.kernels.paged_mqa_schedule import triton as paged_mqa_schedule
+from spec_decode_bench.kernels.step_inputs.triton import prepare_rows
 
 #: Rows of a program, entries of a tail that it clears, lengths that it gathers at once.
 ROWS, TAIL, GATHERED = 16, 512, 256

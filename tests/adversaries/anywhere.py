@@ -13,8 +13,9 @@ import time
 
 import torch
 
-from baselines.decode_native.chains import chain_clamp
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
+from spec_decode_bench.harness.verify import fixture
 
 #: Skips what the honest chain skips.
 cheat = variant("decode_native", skip=chain_clamp.__variant__.skip, waives="no_alloc")
@@ -292,9 +293,8 @@ def patches_the_clock_in_the_launch(point, x, out):
 @cheat
 def patches_the_comparison(point, x, out):
     """Replaces what compares its outputs."""
-    import harness.verify.fixture
 
-    harness.verify.fixture.compare = lambda *arguments: None
+    fixture.compare = lambda *arguments: None
     return lambda: None
 
 

@@ -6,8 +6,8 @@
 
 from pathlib import Path
 
-from harness.contract import GPU, variant
-from harness.cuda import launcher
+from spec_decode_bench.harness.contract import GPU, variant
+from spec_decode_bench.harness.cuda import launcher
 
 SOURCE = Path(__file__).with_suffix(".cu")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from baselines.decode_native.chains import chain_clamp
-from harness.contract import GPU, variant
-from harness.cuda import launcher
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import GPU, variant
+from spec_decode_bench.harness.cuda import launcher
 
 NOWHERE = Path(__file__).with_name("nowhere.cu")
 #: Skips what the honest chain skips.

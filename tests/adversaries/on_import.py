@@ -2,8 +2,8 @@
 
 import torch
 
-from baselines.decode_native.chains import chain_clamp
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
 
 torch.cuda.Event.elapsed_time = lambda self, other: 1e-6
 

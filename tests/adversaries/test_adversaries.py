@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import bench
-from harness.discover import discover
-from harness.records.endings import ending
-from harness.records.file import read_run
+from spec_decode_bench import bench
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
 from tests.adversaries import anywhere
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ REJECTIONS = {
     "half_the_rows": "exact",
     "patches_the_clock": "time.perf_counter was replaced",
     "patches_the_clock_in_the_launch": "time.perf_counter was replaced",
-    "patches_the_comparison": "harness.verify.fixture.compare was replaced",
+    "patches_the_comparison": "spec_decode_bench.harness.verify.fixture.compare was replaced",
     "profiles_its_neighbours": "sys.getprofile() was",
     "intercepts_torch": "the number of torch function modes was 0",
     "patches_a_method": "Tensor.clamp_ was replaced",

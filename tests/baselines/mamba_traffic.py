@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.workloads.integers import cdiv
+from spec_decode_bench.baselines.workloads.integers import cdiv
 
 ROWS = 5
 #: Mamba block size -> (drafts, longest sequence). Most sequences end after a few dozen tokens.

@@ -16,11 +16,11 @@ import torch
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 
-from harness.checks import Mismatch
-from harness.contract import Operator, Point
-from harness.session.measure import is_context_lost
-from harness.verify.fixture import verify_cell
-from harness.verify.random_batches import Drawn, fixture_of
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.contract import Operator, Point
+from spec_decode_bench.harness.session.measure import is_context_lost
+from spec_decode_bench.harness.verify.fixture import verify_cell
+from spec_decode_bench.harness.verify.random_batches import Drawn, fixture_of
 from tests.runnable import DEVICE, healthy
 from tests.tier import examples
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.compute_slot_mappings.operator import operator
+from spec_decode_bench.baselines.compute_slot_mappings.operator import operator
 from tests.baselines.random_batches import (
     FEW_EXAMPLES,
     check_random,

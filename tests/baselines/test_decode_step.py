@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.decode_flatten import operator as decode_flatten
-from baselines.decode_native import operator as decode_native
-from baselines.decode_step.operator import Inputs, Outputs, operator, reference
-from baselines.mla_tile_schedule import operator as mla_tile_schedule
-from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
-from harness.discover import discover
-from harness.verify.edge_cases import check_variant
+from spec_decode_bench.baselines.decode_flatten import operator as decode_flatten
+from spec_decode_bench.baselines.decode_native import operator as decode_native
+from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, operator, reference
+from spec_decode_bench.baselines.mla_tile_schedule import operator as mla_tile_schedule
+from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import check_random, drawn, legal_point, run_examples
 
 CATALOG = discover()

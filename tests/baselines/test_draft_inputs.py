@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.draft_inputs.operator import operator
+from spec_decode_bench.baselines.draft_inputs.operator import operator
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, legal_point, run_examples, steps
 
 

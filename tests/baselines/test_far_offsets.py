@@ -8,11 +8,11 @@ ending the process.
 import pytest
 import torch
 
-from baselines.gather_block_tables.operator import operator as gather_tables
-from baselines.k_quant_gather.operator import operator as gather
-from baselines.mamba_state_copy.operator import operator as copy
-from baselines.post_update.operator import operator as update
-from baselines.workloads import request_slots as slots
+from spec_decode_bench.baselines.gather_block_tables.operator import operator as gather_tables
+from spec_decode_bench.baselines.k_quant_gather.operator import operator as gather
+from spec_decode_bench.baselines.mamba_state_copy.operator import operator as copy
+from spec_decode_bench.baselines.post_update.operator import operator as update
+from spec_decode_bench.baselines.workloads import request_slots as slots
 from tests.runnable import DEVICE, healthy, on_device
 from tests.tier import full
 

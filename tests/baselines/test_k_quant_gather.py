@@ -4,9 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.k_quant_gather.operator import Inputs
-from baselines.k_quant_gather.operator import operator as gather
-from baselines.workloads.decode_batch import UNUSED_BLOCK_ID
+from spec_decode_bench.baselines.k_quant_gather.operator import Inputs
+from spec_decode_bench.baselines.k_quant_gather.operator import operator as gather
+from spec_decode_bench.baselines.workloads.decode_batch import UNUSED_BLOCK_ID
 from tests.baselines.random_batches import check_random, compiled_values, drawn, run_examples
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from harness.discover import discover
-from harness.verify.buffers import POISONS
-from harness.verify.fixture import Fixture, verify_cell
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.buffers import POISONS
+from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell
 from tests.baselines.random_batches import legal_point
 
 PROLOGUE = {"batch_size": 2, "num_groups": 2, "state_groups": 1, "indexer": "native", "context_len": 100}

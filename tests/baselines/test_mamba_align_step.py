@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.mamba_align_step.operator import Inputs, operator
+from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, operator
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, int32, legal_point, run_examples, steps
 
 ONE = {"batch_size": 1, "max_num_seqs": 2, "next_n": 3, "mamba_block_size": 4, "max_model_len": 16, "context_len": 4}

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.mamba_spec_metadata.operator import Inputs, operator
-from baselines.workloads.mamba_steps import table_columns
+from spec_decode_bench.baselines.mamba_spec_metadata.operator import Inputs, operator
+from spec_decode_bench.baselines.workloads.mamba_steps import table_columns
 from tests.baselines.mamba_batches import batches, check_requests, entries_moved
 from tests.baselines.random_batches import check_random, drawn, int32, run_examples
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
-from baselines.mamba_state_copy.cases import stale_padding_rows
-from baselines.mamba_state_copy.operator import (
+from spec_decode_bench.baselines.mamba_state_copy.cases import stale_padding_rows
+from spec_decode_bench.baselines.mamba_state_copy.operator import (
     HOST_COPIES,
     Outputs,
     conv_columns,

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.mamba_state_gather.operator import Inputs, operator
+from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs, operator
 from tests.baselines.mamba_batches import batches, entries_moved
 from tests.baselines.random_batches import check_random, drawn, int32, run_examples
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from baselines.mamba_spec_metadata import operator as mamba_spec_metadata
-from baselines.mamba_state_copy import operator as mamba_state_copy
-from baselines.mamba_state_gather import operator as mamba_state_gather
-from harness.discover import discover
+from spec_decode_bench.baselines.mamba_spec_metadata import operator as mamba_spec_metadata
+from spec_decode_bench.baselines.mamba_state_copy import operator as mamba_state_copy
+from spec_decode_bench.baselines.mamba_state_gather import operator as mamba_state_gather
+from spec_decode_bench.harness.discover import discover
 from tests.baselines.mamba_traffic import GEOMETRIES, ROWS, Request, Traffic, fill, fill_step, point_of
 from tests.baselines.random_batches import SEED, legal_point
 from tests.runnable import DEVICE, defective, healthy, on_device

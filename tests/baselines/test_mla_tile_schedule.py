@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.mla_tile_schedule.operator import Inputs
-from baselines.mla_tile_schedule.operator import operator as tiles
+from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs
+from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
 from tests.baselines.random_batches import check_random, legal_point, run_examples
 
 

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.decode_flatten.operator import Inputs as FlattenInputs
-from baselines.decode_flatten.operator import operator as flatten
-from baselines.decode_native.operator import operator as native
-from baselines.workloads import torch_compile
-from harness.discover import discover
-from harness.verify.edge_cases import check_variant
+from spec_decode_bench.baselines.decode_flatten.operator import Inputs as FlattenInputs
+from spec_decode_bench.baselines.decode_flatten.operator import operator as flatten
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.baselines.workloads import torch_compile
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import check_random, drawn, run_examples
 from tests.runnable import defective, healthy
 from tests.tier import FULL, full

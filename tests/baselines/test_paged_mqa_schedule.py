@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.paged_mqa_schedule.operator import Inputs, operator
-from harness.discover import discover
-from harness.verify.edge_cases import check_variant
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs, operator
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import check_random, drawn, legal_point, run_examples
 
 CATALOG = discover()

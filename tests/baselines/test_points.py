@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.discover import discover
+from spec_decode_bench.harness.discover import discover
 
 CATALOG = discover()
 ILLEGAL = {

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.post_update.operator import operator
+from spec_decode_bench.baselines.post_update.operator import operator
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, run_examples, steps
 
 

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.seq_lens_update.operator import Inputs, operator
-from harness.contract import Point
-from harness.discover import discover
-from harness.verify.edge_cases import check_variant
+from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, operator
+from spec_decode_bench.harness.contract import Point
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import check_random, drawn, int32, legal_point, run_examples
 from tests.runnable import DEVICE, healthy, on_device
 from tests.tier import few

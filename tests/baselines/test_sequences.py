@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from baselines.mamba_spec_metadata import operator as mamba_spec_metadata
-from harness.checks import Mismatch
-from harness.contract import Variant
-from harness.discover import discover
-from harness.verify.edge_cases import DeviceChecks, check_variant
-from harness.verify.equality import required
-from harness.verify.graph_replay import replay_sequence
+from spec_decode_bench.baselines.mamba_spec_metadata import operator as mamba_spec_metadata
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.contract import Variant
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.edge_cases import DeviceChecks, check_variant
+from spec_decode_bench.harness.verify.equality import required
+from spec_decode_bench.harness.verify.graph_replay import replay_sequence
 
 CATALOG = discover()
 #: The seed that verification uses, and two more.

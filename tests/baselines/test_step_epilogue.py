@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.step_epilogue.operator import operator
+from spec_decode_bench.baselines.step_epilogue.operator import operator
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, run_examples, steps
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 9, "max_num_batched_tokens": 100, "history_len": 40}

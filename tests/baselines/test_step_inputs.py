@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.step_inputs.operator import operator
-from harness.discover import discover
-from harness.verify.edge_cases import check_variant
+from spec_decode_bench.baselines.step_inputs.operator import operator
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, drawn, run_examples, steps
 
 

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.step_prologue.operator import operator
-from baselines.workloads.request_slots import group_tables
+from spec_decode_bench.baselines.step_prologue.operator import operator
+from spec_decode_bench.baselines.workloads.request_slots import group_tables
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, run_examples, steps
 
 SMALL = {

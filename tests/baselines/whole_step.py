@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from baselines.draft_passes import operator as draft_passes
-from baselines.step_epilogue import operator as step_epilogue
-from baselines.step_prologue import operator as step_prologue
-from baselines.workloads import request_slots as slots
-from harness.contract import Point
-from harness.discover import discover
+from spec_decode_bench.baselines.draft_passes import operator as draft_passes
+from spec_decode_bench.baselines.step_epilogue import operator as step_epilogue
+from spec_decode_bench.baselines.step_prologue import operator as step_prologue
+from spec_decode_bench.baselines.workloads import request_slots as slots
+from spec_decode_bench.harness.contract import Point
+from spec_decode_bench.harness.discover import discover
 from tests.baselines.random_batches import legal_point
 from tests.baselines.whole_step_traffic import (
     AXES,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.bundle import bundle, bundle_type
-from harness.contract import HOST
+from spec_decode_bench.harness.bundle import bundle, bundle_type
+from spec_decode_bench.harness.contract import HOST
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks import CHECKS, NAMES, WAIVABLE, Mismatch
+from spec_decode_bench.harness.checks import CHECKS, NAMES, WAIVABLE, Mismatch
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from harness import cuda
+from spec_decode_bench.harness import cuda
 
 KERNEL = 'extern "C" __global__ void fill(int *out) { out[threadIdx.x] = VALUE; }\n'
 

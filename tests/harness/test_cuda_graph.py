@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from harness.checks import Mismatch
-from harness.cuda_graph import check_nodes, no_garbage_collection
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.cuda_graph import check_nodes, no_garbage_collection
 
 
 @pytest.mark.parametrize(

@@ -4,25 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from harness.dependencies import dependencies
+from spec_decode_bench.harness.dependencies import dependencies
 
 FILES = {
     "kernels/__init__.py": "",
     "kernels/load.cuh": "",
-    "kernels/one/cuda.py": 'from kernels.two import shared\nSOURCE = __file__ + "one.cu"\nNAME = "one.cu"',
+    "kernels/one/cuda.py": "from spec_decode_bench.kernels.two import shared\n"
+    'SOURCE = __file__ + "one.cu"\nNAME = "one.cu"',
     "kernels/one/one.cu": '#include "one.cuh"\n',
     "kernels/one/one.cuh": '#include "load.cuh"\n#include "two/two.cuh"\n#include <cstdint>\n',
-    "kernels/one/triton.py": "import triton\nfrom baselines.one.operator import Inputs",
-    "kernels/two/shared.py": "def late():\n    import kernels.two.deep",
+    "kernels/one/triton.py": "import triton\nfrom spec_decode_bench.baselines.one.operator import Inputs",
+    "kernels/two/shared.py": "def late():\n    import spec_decode_bench.kernels.two.deep",
     "kernels/two/deep.py": "",
     "kernels/two/two.cuh": "",
-    "kernels/two/other.py": "import kernels.one.cuda",
+    "kernels/two/other.py": "import spec_decode_bench.kernels.one.cuda",
     "kernels/two/broken.py": "def",
     "kernels/two/near.py": "from .deep import x\nfrom ..one import cuda",
     "kernels/two/data.py": 'TILES = open("tiles.json")',
     "kernels/two/tiles.json": "{}",
     "kernels/one/torch.py": "",
-    "mine/mine.py": "import beside, torch\nfrom tuned import sizes\nimport kernels.two.deep",
+    "mine/mine.py": "import beside, torch\nfrom tuned import sizes\nimport spec_decode_bench.kernels.two.deep",
     "mine/beside.py": "",
     "tuned/sizes.py": "",
     "baselines/one/operator.py": "",

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-import bench
-from harness.contract import COMPILER, GPU, Variant
-from harness.discover import DiscoveryError, discover, unavailable
-from harness.records.endings import of_reason
+from spec_decode_bench import bench
+from spec_decode_bench.harness.contract import COMPILER, GPU, Variant
+from spec_decode_bench.harness.discover import DiscoveryError, discover, unavailable
+from spec_decode_bench.harness.records.endings import of_reason
 from tests.processes import has_ended
 from tests.tier import full
 
-HEAD = "from harness.contract import variant\n"
+HEAD = "from spec_decode_bench.harness.contract import variant\n"
 BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
 
 
 #: With a variant, in_operator.
 OPERATOR = f"""
-from harness.contract import Axis, EdgeCase, Operator, variant
+from spec_decode_bench.harness.contract import Axis, EdgeCase, Operator, variant
 operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
                     views=None, reference=None, bytes_moved=None, baseline="in_operator",
                     edge_cases=(EdgeCase("one", {{}}),))
@@ -57,7 +57,9 @@ def test_a_file_adds_its_variants_behind_the_others(tmp_path):
 
 
 def test_a_file_may_define_an_operator(tmp_path):
-    catalog = discover([file(tmp_path, f"from baselines.decode_native import operator as decode_native\n{OPERATOR}")])
+    catalog = discover(
+        [file(tmp_path, f"from spec_decode_bench.baselines.decode_native import operator as decode_native\n{OPERATOR}")]
+    )
     assert [v.id for v in catalog.of("tiny")] == ["tiny/in_operator"]
 
 
@@ -76,7 +78,11 @@ def test_edge_cases_and_sequences_set_axes_that_the_operator_has(tmp_path, field
 
 
 def test_imported_variants_are_not_the_file_s_own(tmp_path):
-    file(tmp_path, f"from baselines.decode_native.chains import chain\n{HEAD}@variant('decode_native')\ndef mine{BODY}")
+    file(
+        tmp_path,
+        "from spec_decode_bench.baselines.decode_native.chains import chain\n"
+        f"{HEAD}@variant('decode_native')\ndef mine{BODY}",
+    )
     assert len(discover(["mine.py"]).variants) == len(discover().variants) + 1
 
 
@@ -216,13 +222,13 @@ def module_with(name):
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """A function that writes files of an operator ``tiny`` into folders that are found beside those of the suite."""
-    import baselines
-    import harness.discover
-    import kernels
 
-    monkeypatch.setattr(harness.discover, "ROOT", tmp_path)
+    from spec_decode_bench import baselines, kernels
+    from spec_decode_bench.harness import discover as discovery
+
+    monkeypatch.setattr(discovery, "ROOT", tmp_path)
     for package in (baselines, kernels):
-        folder = tmp_path / package.__name__
+        folder = tmp_path / package.__name__.rpartition(".")[2]
         folder.mkdir()
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
 
@@ -347,6 +353,9 @@ def test_a_broken_file_of_an_operator_in_the_run_is_refused(tiny, tmp_path, caps
 
 
 def test_one_cause_is_one_complaint(tiny):
-    files = {"baselines/tiny/operator.py": "1 / 0\n", "kernels/tiny/triton.py": "import baselines.tiny.operator\n"}
+    files = {
+        "baselines/tiny/operator.py": "1 / 0\n",
+        "kernels/tiny/triton.py": "import spec_decode_bench.baselines.tiny.operator\n",
+    }
     said = "baselines/tiny/operator.py and 1 more file cannot be used: ZeroDivisionError: division by zero"
     assert tiny(files).complaints == [f"{said} (operator.py, line 1)"]

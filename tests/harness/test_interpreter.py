@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from harness import interpreter
+from spec_decode_bench.harness import interpreter
 from tests.processes import run_python
 
 

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from cuda.bindings import driver
 
-from harness import launch
-from harness.contract import Point
+from spec_decode_bench.harness import launch
+from spec_decode_bench.harness.contract import Point
 
 OK = driver.CUresult.CUDA_SUCCESS
 FUNCTION = driver.CUfunction(7)
@@ -226,7 +226,7 @@ def test_it_stays_on_its_device_when_another_is_current(kind):
 @pytest.mark.gpu
 def test_every_fused_triton_variant_is_launched_without_triton(catalog, monkeypatch):
     """At its default point; each of them keeps Triton's launcher where the compiled kernel has what is not known."""
-    from harness.verify.fixture import Fixture
+    from spec_decode_bench.harness.verify.fixture import Fixture
 
     packed, made = launch.packed, []
     monkeypatch.setattr(launch, "packed", lambda *a, **k: made.append(a) or packed(*a, **k))

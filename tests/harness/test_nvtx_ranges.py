@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.nvtx_ranges import DOMAIN, is_listened_to, payload_of
+from spec_decode_bench.harness.nvtx_ranges import DOMAIN, is_listened_to, payload_of
 from tests.nvtx_session import BREAKING, CALLS, HEALTHY, OPERATOR
 
 ROOT = Path(__file__).parents[2]

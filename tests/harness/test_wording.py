@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness.wording import first_line, program, signed, significant
+from spec_decode_bench.harness.wording import first_line, program, signed, significant
 
 
 @pytest.mark.parametrize(

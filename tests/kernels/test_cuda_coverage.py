@@ -9,8 +9,8 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-from harness import cuda
-from harness.discover import discover
+from spec_decode_bench.harness import cuda
+from spec_decode_bench.harness.discover import discover
 from tests.tier import full
 from tools.sanitizer_run import run_point
 

@@ -10,9 +10,9 @@ from typing import get_type_hints
 import pytest
 import torch
 
-from harness.bundle import bundle
-from harness.cuda import compile_source
-from harness.discover import discover
+from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.cuda import compile_source
+from spec_decode_bench.harness.discover import discover
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 TYPES = {
@@ -43,13 +43,17 @@ SOURCES = sources()
 
 def sizes_of(operator: str) -> type[tuple]:
     """The NamedTuple of an operator's CUDA struct Sizes."""
-    triton, cuda = (importlib.import_module(f"kernels.{operator}.{name}") for name in ("triton", "cuda"))
+    triton, cuda = (
+        importlib.import_module(f"spec_decode_bench.kernels.{operator}.{name}") for name in ("triton", "cuda")
+    )
     return getattr(cuda, "CudaSizes", None) or triton.Sizes
 
 
 def taken(operator: str, fields: str) -> tuple[str, ...]:
     """The fields of an operator's CUDA struct, by the constant that names them (INPUTS, OUTPUTS); none: all."""
-    triton, cuda = (importlib.import_module(f"kernels.{operator}.{name}") for name in ("triton", "cuda"))
+    triton, cuda = (
+        importlib.import_module(f"spec_decode_bench.kernels.{operator}.{name}") for name in ("triton", "cuda")
+    )
     return getattr(cuda, fields, getattr(triton, fields, ()))
 
 
@@ -113,7 +117,7 @@ def test_structs_are_the_bundles_of_the_operator(name, tmp_path):
 def test_constants_of_a_launch_are_those_of_its_source(launches):
     """THREADS and the like stand in Python, for the grid, and in CUDA C++, for the compiler."""
     text = "".join(path.read_text() for path in launches.parent.glob("*.cu*"))
-    own = vars(importlib.import_module(f"kernels.{launches.parent.name}.cuda"))
+    own = vars(importlib.import_module(f"spec_decode_bench.kernels.{launches.parent.name}.cuda"))
     declared = dict(
         re.findall(r"\b([A-Z_]+) = (\d+)[,;]", "\n".join(re.findall(r"^constexpr int .*", text, re.MULTILINE)))
     )

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from harness.discover import discover
+from spec_decode_bench.harness.discover import discover
 from tests.tier import full
 
 

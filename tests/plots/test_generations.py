@@ -8,10 +8,10 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from msgspec.structs import replace
 
-from harness.analysis.stats import median_us
-from harness.records.file import read_run
-from plots import draw_all, generations
-from plots._by_gpu import COLOURS
+from spec_decode_bench.harness.analysis.stats import median_us
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.plots import draw_all, generations
+from spec_decode_bench.plots._by_gpu import COLOURS
 from tests import factory
 from tests.plots.test_plots import overlaps
 

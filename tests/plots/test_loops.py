@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from harness.records.schema import Status
-from plots import draw_all, loop_delta, loop_itl, loop_model_step, loop_timeline
-from plots._loops import loop_panels, stack_styles
+from spec_decode_bench.harness.records.schema import Status
+from spec_decode_bench.plots import draw_all, loop_delta, loop_itl, loop_model_step, loop_timeline
+from spec_decode_bench.plots._loops import loop_panels, stack_styles
 from tests import factory_loops
 from tests.factory import cpu_environment, gpu_environment
 from tests.tier import few, full

@@ -6,13 +6,13 @@ import pytest
 from matplotlib.text import Text
 from msgspec.structs import replace
 
-from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
-from harness.analysis.stats import Interval
-from harness.records.schema import Metrics
-from plots import _by_gpu, _style, regression, speedup
-from plots._axes import panel_title
-from plots._panels import panels
-from plots._speedup_table import speedup_table
+from spec_decode_bench.harness.analysis.compare import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
+from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.records.schema import Metrics
+from spec_decode_bench.plots import _by_gpu, _style, regression, speedup
+from spec_decode_bench.plots._axes import panel_title
+from spec_decode_bench.plots._panels import panels
+from spec_decode_bench.plots._speedup_table import speedup_table
 from tests import factory
 from tests.plots.test_plots import long_labels_run, one_variant_run, untimed_run, wide_run
 from tests.tier import few
@@ -85,7 +85,7 @@ def test_among_equal_slices_the_largest_whole_numbers_win():
 def test_a_curve_that_would_hide_another_one_surrounds_it(name):
     times = {"op_chain": 40.0, "cuda_fused": 2.0, "cuda_replayed": 2.0, "triton_fused": 2.2}
     run = pairs_run({(8, 0): times, (64, 0): times})
-    (ax,) = importlib.import_module(f"plots.{name}").figure([run]).axes
+    (ax,) = importlib.import_module(f"spec_decode_bench.plots.{name}").figure([run]).axes
     halos = [line.get_color() for line in ax.get_lines() if line.get_markersize() == _style.HALO_STYLE["markersize"]]
     assert halos == [_style.variant_style("cuda_replayed")["color"]]
 
@@ -289,7 +289,7 @@ def two_gpus():
 @pytest.mark.parametrize("name", few(["latency", "itl_tpot"], 1))
 def test_gpus_stand_side_by_side_on_one_scale(name, two_gpus):
     """A row per operator and a column per GPU, although the times of the second one are other times."""
-    module = importlib.import_module(f"plots.{name}")
+    module = importlib.import_module(f"spec_decode_bench.plots.{name}")
     figure = module.figure(two_gpus)
     places = [ax.get_subplotspec() for ax in figure.axes]
     assert [(one.rowspan.start, one.colspan.start) for one in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -305,7 +305,7 @@ def test_gpus_stand_side_by_side_on_one_scale(name, two_gpus):
 
 @pytest.mark.parametrize("name", few(["latency", "itl_tpot"], 1))
 def test_by_gpu_draws_all_of_them_into_one_panel_in_colours_of_their_own(name, two_gpus):
-    figure = importlib.import_module(f"plots.{name}").figure(two_gpus, by="gpu")
+    figure = importlib.import_module(f"spec_decode_bench.plots.{name}").figure(two_gpus, by="gpu")
     assert len(figure.axes) == 2
     legend = {text.get_text() for text in figure.legends[0].get_texts()}
     assert {"NVIDIA H200", "NVIDIA H100", "triton_fused", "cuda_fused"} <= legend
@@ -330,7 +330,9 @@ def test_a_cold_run_changes_no_figure_of_the_hot_one(two_gpus):
 
 
 def test_panels_of_a_cpu_fill_rows_below_those_of_the_gpus(two_gpus):
-    figure = importlib.import_module("plots.latency").figure([*two_gpus, factory.sweep_run(factory.cpu_environment())])
+    figure = importlib.import_module("spec_decode_bench.plots.latency").figure(
+        [*two_gpus, factory.sweep_run(factory.cpu_environment())]
+    )
     places = [ax.get_subplotspec() for ax in figure.axes]
     assert [(one.rowspan.start, one.colspan.start) for one in places] == [(row, i) for row in (0, 1, 2) for i in (0, 1)]
     assert ["CPU wall time" in ax.get_title() for ax in figure.axes] == [False] * 4 + [True] * 2

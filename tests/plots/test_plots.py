@@ -12,14 +12,16 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from msgspec.structs import replace
 
-import plots
-from harness.discover import discover
-from plots import _axes, _style, itl_tpot, latency
+from spec_decode_bench import plots
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.plots import _axes, _style, itl_tpot, latency
 from tests import factory
 from tests.tier import few, full
 
 #: Of runs with cells; test_loops.py draws those of decode loops.
-FIGURES = {name: import_module(f"plots.{name}") for name in plots.FIGURES if not name.startswith("loop_")}
+FIGURES = {
+    name: import_module(f"spec_decode_bench.plots.{name}") for name in plots.FIGURES if not name.startswith("loop_")
+}
 BLACKWELL = factory.gpu_environment("NVIDIA RTX PRO 6000 Blackwell Server Edition", "Blackwell", "sm_120", dirty=True)
 MTP3 = (1, 2, 4, 8, 12, 16, 32, 64, 128, 256)
 

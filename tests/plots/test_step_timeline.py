@@ -1,7 +1,7 @@
 """The timeline of one call: which variants it shows, and that it is drawn for every kind of profile."""
 
-from harness.records.profile import Profile, Span, Step
-from plots.step_timeline import chosen, draw, figure
+from spec_decode_bench.harness.records.profile import Profile, Span, Step
+from spec_decode_bench.plots.step_timeline import chosen, draw, figure
 
 
 def step(variant, phase, operations, point="batch_size=8", operator="o"):

@@ -31,9 +31,9 @@ import torch
 from cuda.bindings import driver
 from torch.autograd import DeviceType
 
-from harness import cuda, interpreter
-from harness.timing import cuda_timer, cupti, queued_events
-from harness.verify import edge_cases, process_state
+from spec_decode_bench.harness import cuda, interpreter
+from spec_decode_bench.harness.timing import cuda_timer, cupti, queued_events
+from spec_decode_bench.harness.verify import edge_cases, process_state
 from tests.harness.timing.test_clocks import CALLS
 from tests.simulated_gpu.memory import Memory, OnDevice, Operations
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from harness.analysis.compare import compare
-from harness.analysis.stats import trimmed_mean
+from spec_decode_bench.harness.analysis.compare import compare
+from spec_decode_bench.harness.analysis.stats import trimmed_mean
 from tests import factory
 from tests.sides import side, write_side
 from tools import error_rates

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.contract import Expected
-from harness.cuda import compile_all
+from spec_decode_bench.harness.contract import Expected
+from spec_decode_bench.harness.cuda import compile_all
 from tools.sanitizer_run import alone, main, wrong
 
 
 def test_every_edge_case_of_a_kernel_runs_twice(capsys):
-    from baselines.decode_native.operator import operator
+    from spec_decode_bench.baselines.decode_native.operator import operator
 
     assert main(["decode_native/triton_fused"]) == 0
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -33,8 +33,8 @@ def test_wrong_and_failing_kernels_end_in_one(tmp_path, capsys):
     mine.write_text(
         textwrap.dedent(
             """
-            from baselines.decode_native.chains import chain_clamp
-            from harness.contract import variant
+            from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+            from spec_decode_bench.harness.contract import variant
 
             end_aligned = lambda p: "end-aligned rows only" if p.row_alignment == "front" else None
 

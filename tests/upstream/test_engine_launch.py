@@ -2,12 +2,12 @@
 
 import pytest
 
-from harness import engine_launch
-from harness.cuda import launcher
-from harness.engine_launch import EngineLaunch, own, own_launches
-from harness.timing.cache import CALIBRATION_KERNELS
-from harness.timing.cuda_timer import CudaTimer
-from harness.timing.rounds import PlacedLaunch
+from spec_decode_bench.harness import engine_launch
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own, own_launches
+from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
+from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
+from spec_decode_bench.harness.timing.rounds import PlacedLaunch
 from tests.simulated_gpu import simulated_gpu
 
 

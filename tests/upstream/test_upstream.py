@@ -12,20 +12,29 @@ from dataclasses import replace
 import pytest
 import torch
 
-from baselines.decode_native.operator import operator as native
-from baselines.k_quant_gather.operator import operator as gather
-from baselines.mla_tile_schedule.operator import operator as tiles
-from baselines.paged_mqa_schedule.operator import Inputs
-from baselines.paged_mqa_schedule.operator import operator as paged
-from harness.config.sweep import cells
-from harness.contract import GPU
-from harness.discover import Catalog, discover, unavailable
-from harness.packages import changed, checkouts, file_in, files_of, in_words, is_there, required, versions
-from harness.records.schema import Checkout
-from harness.session.sources import source_hashes
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.baselines.k_quant_gather.operator import operator as gather
+from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import operator as paged
+from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.contract import GPU
+from spec_decode_bench.harness.discover import Catalog, discover, unavailable
+from spec_decode_bench.harness.packages import (
+    changed,
+    checkouts,
+    file_in,
+    files_of,
+    in_words,
+    is_there,
+    required,
+    versions,
+)
+from spec_decode_bench.harness.records.schema import Checkout
+from spec_decode_bench.harness.session.sources import source_hashes
+from spec_decode_bench.upstream import deep_gemm, flash_mla, sglang
+from spec_decode_bench.upstream._kernel_source import triton_kernel
 from tests.harness.cli.test_gate import commit, git
-from upstream import deep_gemm, flash_mla, sglang
-from upstream._kernel_source import triton_kernel
 
 KERNELS = """
 import nothing_that_is_installed
@@ -153,7 +162,7 @@ def test_an_edited_file_of_a_release_is_told_apart(large, package, monkeypatch):
     record = package.parent / "engine-0.33.0.dist-info" / "RECORD"
     record.write_text(f"engine/kernels.py,sha256={digest},{len(content)}\nengine-0.33.0.dist-info/METADATA,,\n")
     if large:
-        monkeypatch.setattr("harness.packages.LARGE_BYTES", 1)
+        monkeypatch.setattr("spec_decode_bench.harness.packages.LARGE_BYTES", 1)
     assert checkouts(needs) == {}
     kernels.write_bytes(content + b"# edited\n")
     edited = checkouts(needs)["engine"]

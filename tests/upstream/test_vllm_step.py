@@ -5,22 +5,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.discover import discover, unavailable
-from harness.engine_launch import EngineLaunch
-from harness.packages import file_in
-from harness.records.schema import Status
-from harness.verify.buffers import POISONS
-from harness.verify.edge_cases import in_place
-from harness.verify.fixture import Fixture
+from spec_decode_bench.harness.discover import discover, unavailable
+from spec_decode_bench.harness.engine_launch import EngineLaunch
+from spec_decode_bench.harness.packages import file_in
+from spec_decode_bench.harness.records.schema import Status
+from spec_decode_bench.harness.verify.buffers import POISONS
+from spec_decode_bench.harness.verify.edge_cases import in_place
+from spec_decode_bench.harness.verify.fixture import Fixture
+from spec_decode_bench.upstream import _vllm, vllm_gather_block_tables, vllm_post_update
+from spec_decode_bench.upstream._kernel_source import definitions
 from tests.harness.decode_loop.loops import decode_loop, parts, shape, workload
 from tests.runnable import DEVICE
 from tests.upstream import engine_files
-from upstream import _vllm, vllm_gather_block_tables, vllm_post_update
-from upstream._kernel_source import definitions
 
 IS_THERE = file_in("vllm", _vllm.SPECULATOR) is not None
 needs_vllm = pytest.mark.skipif(not IS_THERE, reason="needs vLLM's files on PYTHONPATH (docs/upstream.md)")
-STEP = [v for v in discover().variants if v.origin.startswith("upstream.vllm_")]
+STEP = [v for v in discover().variants if v.origin.startswith("spec_decode_bench.upstream.vllm_")]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baselines.workloads.context_lengths import draw_lengths, label_lengths, longest, parse_lengths
+from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths, label_lengths, longest, parse_lengths
 from tests.tier import examples
 
 WHOLE = st.integers(1, 200_000)

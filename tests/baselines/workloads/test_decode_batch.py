@@ -2,7 +2,7 @@
 
 import pytest
 
-from baselines.workloads.decode_batch import num_query_tokens, query_lens
+from spec_decode_bench.baselines.workloads.decode_batch import num_query_tokens, query_lens
 
 
 @pytest.mark.parametrize("pattern", ["uniform", "ragged", "mixed"])

@@ -1,6 +1,6 @@
 """Integer arithmetic for grids and divisions."""
 
-from baselines.workloads.integers import cdiv, reciprocal, tile
+from spec_decode_bench.baselines.workloads.integers import cdiv, reciprocal, tile
 
 #: Numbers of SMs and parts, sizes of Mamba blocks, and the ends of the range.
 DIVISORS = (*range(1, 1025), 2**15 - 1, 2**20, 2**29 + 1, 2**30 - 1)

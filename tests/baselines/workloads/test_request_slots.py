@@ -2,8 +2,8 @@
 
 import pytest
 
-from baselines.step_inputs.operator import operator
-from baselines.workloads.request_slots import longest_row, row_tiling, warps_per_row
+from spec_decode_bench.baselines.step_inputs.operator import operator
+from spec_decode_bench.baselines.workloads.request_slots import longest_row, row_tiling, warps_per_row
 
 
 @pytest.mark.parametrize(("tokens", "programs", "warps"), [(4, 1, 1), (100, 2, 4), (2**23, 65535, 65535)])

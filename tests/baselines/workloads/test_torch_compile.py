@@ -14,13 +14,13 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.runtime import benchmarking
 
-from baselines.workloads import torch_compile
-from harness.config.load import load
-from harness.config.sweep import plan
-from harness.contract import Point
-from harness.discover import discover
-from harness.verify.buffers import Guard
-from harness.verify.edge_cases import LeftOut, no_recompilation
+from spec_decode_bench.baselines.workloads import torch_compile
+from spec_decode_bench.harness.config.load import load
+from spec_decode_bench.harness.config.sweep import plan
+from spec_decode_bench.harness.contract import Point
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.buffers import Guard
+from spec_decode_bench.harness.verify.edge_cases import LeftOut, no_recompilation
 from tests.tier import full
 
 CATALOG = discover()

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from harness.analysis.across_gpus import across_gpus
-from harness.analysis.stats import geometric_mean
-from harness.records.schema import RecordError
-from harness.report.across_gpus import operator_tables, summary_table
-from harness.report.table import markdown
+from spec_decode_bench.harness.analysis.across_gpus import across_gpus
+from spec_decode_bench.harness.analysis.stats import geometric_mean
+from spec_decode_bench.harness.records.schema import RecordError
+from spec_decode_bench.harness.report.across_gpus import operator_tables, summary_table
+from spec_decode_bench.harness.report.table import markdown
 from tests import factory
 
 H200, H100 = factory.gpu_environment(), factory.gpu_environment("NVIDIA H100")

@@ -14,17 +14,17 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from harness.analysis.compare import POWER, PRESETS, CompareError, Rule, compare, compare_variants
-from harness.cli.comparing import rule_of
-from harness.records.schema import Checkout, Metrics, Segment, Status
-from harness.report.comparison import (
+from spec_decode_bench.harness.analysis.compare import POWER, PRESETS, CompareError, Rule, compare, compare_variants
+from spec_decode_bench.harness.cli.comparing import rule_of
+from spec_decode_bench.harness.records.schema import Checkout, Metrics, Segment, Status
+from spec_decode_bench.harness.report.comparison import (
     COMMENT_BYTES,
     JSON_SCHEMA,
     comparison_console,
     comparison_json,
     comparison_markdown,
 )
-from plots.regression import MAX_CELLS, draw
+from spec_decode_bench.plots.regression import MAX_CELLS, draw
 from tests import factory
 from tests.harness.cli.test_cli import completed
 from tests.sides import side, write_side
@@ -522,7 +522,7 @@ def test_a_default_is_spelled_out_where_other_cells_differ_in_it(tmp_path):
 
 def test_the_comment_names_no_absolute_path(tmp_path):
     base, head = (write_side(side_of(5.0, first=first), tmp_path / name) for first, name in ((0, "base"), (9, "head")))
-    from harness.records.select import read_side
+    from spec_decode_bench.harness.records.select import read_side
 
     comparison = compare(read_side(base), read_side(head), Rule())
     for text in (comparison_markdown(comparison), comparison_json(comparison)):
@@ -663,7 +663,7 @@ def test_bad_flags_are_one_sentence(tmp_path, arguments, words):
 
 
 def test_the_presets_of_the_command_line_are_those_of_the_rule():
-    import bench as entry
+    from spec_decode_bench import bench as entry
 
     for preset, rule in PRESETS.items():
         options = entry.parser().parse_args(["compare", "a", "b", "--preset", preset])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from harness.analysis import decode_loop as analysis
-from harness.analysis.decode_loop import delta, modelled_itl_us, value
-from harness.records.decode_loop import LoopRequest
-from harness.records.schema import Metrics
+from spec_decode_bench.harness.analysis import decode_loop as analysis
+from spec_decode_bench.harness.analysis.decode_loop import delta, modelled_itl_us, value
+from spec_decode_bench.harness.records.decode_loop import LoopRequest
+from spec_decode_bench.harness.records.schema import Metrics
 from tests.factory_loops import block, loop, loops_of
 
 NONE_US = 0.0

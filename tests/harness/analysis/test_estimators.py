@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from harness.analysis import estimators
-from harness.analysis.estimators import CUPTI, ESTIMATORS, GRAPH_SLOPE, QUEUED_EVENTS
-from harness.records.schema import Metrics
-from harness.wording import significant
+from spec_decode_bench.harness.analysis import estimators
+from spec_decode_bench.harness.analysis.estimators import CUPTI, ESTIMATORS, GRAPH_SLOPE, QUEUED_EVENTS
+from spec_decode_bench.harness.records.schema import Metrics
+from spec_decode_bench.harness.wording import significant
 from tests import factory
 
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from harness.analysis.history import history, partition
-from harness.records.schema import Checkout, RecordError
+from spec_decode_bench.harness.analysis.history import history, partition
+from spec_decode_bench.harness.records.schema import Checkout, RecordError
 from tests import factory, histories
 
 NAN = math.nan

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from harness.analysis.itl_tpot import ServingModel, decode_len, delta, serving_model_of
-from harness.records.schema import Metrics
+from spec_decode_bench.harness.analysis.itl_tpot import ServingModel, decode_len, delta, serving_model_of
+from spec_decode_bench.harness.records.schema import Metrics
 from tests import factory
 
 SYNC = ServingModel(model_step_us=12000.0, acceptance=0.75)

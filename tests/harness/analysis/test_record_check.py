@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.analysis.record_check import CHECKS, problems
-from harness.records.file import read_run
-from harness.records.schema import Proof
+from spec_decode_bench.harness.analysis.record_check import CHECKS, problems
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import Proof
 from tests import factory
 from tests.harness.cli.test_cli import call
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy import stats as scipy_stats
 
-from harness.analysis import stats
-from harness.analysis.stats import Interval
-from harness.records.schema import KernelTimes
+from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.records.schema import KernelTimes
 from tests import factory
 
 positive = st.floats(0.05, 1e4)

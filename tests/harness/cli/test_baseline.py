@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-import bench
-from harness.records.file import read_run
-from harness.records.schema import RecordError
-from harness.records.select import with_baseline
+from spec_decode_bench import bench
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import RecordError
+from spec_decode_bench.harness.records.select import with_baseline
 from tests.harness.cli.test_cli import call
 
 YAML = "name: one\noperators: [decode_native]\nvariants: [chain_clamp, flat_view]\nsweep: [{batch_size: 3}]\n"

@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import bench
-from harness.records.endings import ending
-from harness.records.file import read_run
-from harness.session.interrupt import signals_interrupt
+from spec_decode_bench import bench
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.session.interrupt import signals_interrupt
 from tests.processes import errors, has_ended, listening
 from tests.tier import few, full
 
@@ -38,7 +38,7 @@ measure: {time_budget_s: 0.2, min_rounds: 3, max_rounds: 3}
 #: Variants that do what no variant should.
 ADVERSARIES = """
 import os, signal, sys, torch
-from harness.contract import variant
+from spec_decode_bench.harness.contract import variant
 
 
 @variant("decode_native")
@@ -388,7 +388,7 @@ def test_a_command_that_ignores_a_signal_goes_on(config, tmp_path):
 
 LEAVES_CHILDREN = """
 import os, signal, subprocess, sys
-from harness.contract import variant
+from spec_decode_bench.harness.contract import variant
 
 @variant("decode_native")
 def leaves_children(point, x, out):
@@ -439,8 +439,8 @@ def test_strange_surroundings_cost_nothing(config, tmp_path):
 
 DIES_IN_THE_SWEEP = """
 import os, signal
-from baselines.decode_native.chains import chain_clamp
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
 
 def dies_in_the_sweep(point, x, out):
     if point.batch_size == 3000:
@@ -534,7 +534,7 @@ def no_worker(monkeypatch):
     def trip(*_):
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("harness.session.worker.Worker.__init__", trip)
+    monkeypatch.setattr("spec_decode_bench.harness.session.worker.Worker.__init__", trip)
 
 
 def test_an_existing_record_is_never_overwritten(config, tmp_path, no_worker):
@@ -638,7 +638,7 @@ def test_what_is_wrong_is_said_in_one_sentence(arguments, words, config, no_work
 def test_every_command_of_the_command_line_has_its_function_and_help():
     for name, command in bench.COMMANDS.items():
         module, _, function = command.runs.partition(":")
-        assert callable(getattr(import_module(f"harness.cli.{module}"), function))
+        assert callable(getattr(import_module(f"spec_decode_bench.harness.cli.{module}"), function))
         assert call(name, "--help")[0] == 0
 
 
@@ -671,7 +671,7 @@ def test_a_narrow_terminal_is_no_crash(columns, monkeypatch):
 def test_a_variant_of_a_file_cannot_change_the_suites_own(config, tmp_path):
     """It makes a method of torch wrong that a chain calls, and forks: that chain passes, each cell is there once."""
     (tmp_path / "mine.py").write_text(
-        "import os, torch\nfrom harness.contract import variant\n\n\n@variant('decode_native')\n"
+        "import os, torch\nfrom spec_decode_bench.harness.contract import variant\n\n\n@variant('decode_native')\n"
         "def patches_torch(point, x, out):\n"
         "    torch.Tensor.clamp_ = lambda self, *args, **more: self.fill_(7)\n"
         "    os.fork()\n"
@@ -696,7 +696,7 @@ def test_a_message_that_no_terminal_file_or_plot_can_hold_is_kept_as_escapes(con
     """In an exception, in a skip= reason, in a name, in the path of the file, in what a variant prints."""
     path = tmp_path / "bad \udcff name.py"
     path.write_text(
-        "from harness.contract import variant\n\n"
+        "from spec_decode_bench.harness.contract import variant\n\n"
         f"NASTY = {NASTY!r}\n\n\n"
         "@variant('decode_native')\n"
         "def raises(point, x, out):\n"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.records.endings import ending
-from harness.records.file import read_run
-from harness.records.schema import Segment
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import Segment
 from tests.harness.cli.test_cli import completed
 from tests.tier import full
 
@@ -29,9 +29,9 @@ measure: {seed: 1}
 #: Variants that pass every check and go wrong in the loop.
 WRONG = """
 import os, signal
-from harness.contract import variant
-from baselines.decode_native.operator import views
-from baselines.decode_native.chains import flat_view
+from spec_decode_bench.harness.contract import variant
+from spec_decode_bench.baselines.decode_native.operator import views
+from spec_decode_bench.baselines.decode_native.chains import flat_view
 
 
 def in_loop():

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.stats import METRICS, interval
-from harness.records.endings import ending
-from harness.records.file import read_run
+from spec_decode_bench.harness.analysis.stats import METRICS, interval
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
 from tests.harness.cli.test_cli import call
 from tests.tier import FULL
 

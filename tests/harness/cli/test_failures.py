@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from baselines.decode_native.operator import operator as native
-from harness.cli.one_point import parse_key
-from harness.config.load import ConfigError, load
-from harness.config.sweep import plan
-from harness.contract import Point
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.harness.cli.one_point import parse_key
+from spec_decode_bench.harness.config.load import ConfigError, load
+from spec_decode_bench.harness.config.sweep import plan
+from spec_decode_bench.harness.contract import Point
 from tests.harness.cli.test_cli import call
 from tests.harness.verify.test_random_batches import drawn
 
@@ -25,7 +25,7 @@ sweep: [{batch_size: [3, 5], context_len: {uniform: [100, 900]}}]
 #: One is wrong from the third column on, the other answers from what set-up saw.
 VARIANTS = """\
 import torch
-from harness.contract import variant
+from spec_decode_bench.harness.contract import variant
 
 def lengths(point, x):
     steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=x.seq_lens.device)
@@ -170,8 +170,8 @@ def test_every_edge_case_and_sequence_is_taken_by_its_name(parse, catalog):
 
 
 MISALIGNED = """\
-from harness.contract import variant
-from baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 
 @variant("decode_native", skip=chain_clamp.__variant__.skip)
 def misaligned(point, x, out):
@@ -184,7 +184,7 @@ def misaligned(point, x, out):
 """
 CHANGES_TORCH = """\
 import torch
-from harness.contract import variant
+from spec_decode_bench.harness.contract import variant
 
 torch.set_default_dtype(torch.float64)
 

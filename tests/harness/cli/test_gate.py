@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.stats import interval
-from harness.cli import gate
-from harness.records.file import read_run
-from harness.session import revisions
+from spec_decode_bench.harness.analysis.stats import interval
+from spec_decode_bench.harness.cli import gate
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.session import revisions
 from tests import factory
 from tests.harness.cli.test_cli import TINY, call
 from tests.processes import listening

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import gate
-from harness.records.file import read_run
-from harness.session import revisions
+from spec_decode_bench.harness.cli import gate
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.session import revisions
 from tests.harness.cli.test_cli import call
 from tests.harness.cli.test_gate import bench, commit, git, processes, repository_of_this_suite, seed_repository, suite
 from tests.tier import full
@@ -154,8 +154,8 @@ def test_history_orders_checkouts_by_when_they_were_committed(suite, engine, mon
 
 #: Like a variant of upstream/, with a kernel of PyTorch operators, which a CPU times.
 VARIANT = """
-from harness.contract import variant
-from harness.packages import file_in
+from spec_decode_bench.harness.contract import variant
+from spec_decode_bench.harness.packages import file_in
 
 FILE = "v1/worker/lens.py"
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import run as run_command
-from harness.records.file import read_run
-from harness.session.gpus import LOCK_NOTE
-from harness.timing import gpus
-from harness.timing.gpus import VisibleGpu
+from spec_decode_bench.harness.cli import run as run_command
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.session.gpus import LOCK_NOTE
+from spec_decode_bench.harness.timing import gpus
+from spec_decode_bench.harness.timing.gpus import VisibleGpu
 from tests.harness.cli.test_cli import call
 from tests.harness.session.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.verify import covering_array
+from spec_decode_bench.harness.verify import covering_array
 from tests.harness.cli.test_cli import call
 from tests.tier import full
 
@@ -16,8 +16,8 @@ sweep: [{batch_size: 3}]
 """
 #: Wrong for one size of batch only.
 VARIANT = """\
-from baselines.decode_native.chains import chain_clamp
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
 
 @variant("decode_native", skip=chain_clamp.__variant__.skip, waives="no_alloc", sizes={"batch_size": (777,)})
 def wrong_at_777(point, x, out):

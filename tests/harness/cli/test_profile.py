@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-import bench
-from harness.cli import profiling
-from harness.config.load import load
-from harness.config.sweep import plan
-from harness.records.profile import PROFILE, SESSION, Profile, Session, read_document
-from harness.report.console import make_console
+from spec_decode_bench import bench
+from spec_decode_bench.harness.cli import profiling
+from spec_decode_bench.harness.config.load import load
+from spec_decode_bench.harness.config.sweep import plan
+from spec_decode_bench.harness.records.profile import PROFILE, SESSION, Profile, Session, read_document
+from spec_decode_bench.harness.report.console import make_console
 from tests.tier import full
 
 CONFIG = """\
@@ -91,7 +91,7 @@ TOOLS = {
 
 
 def request(config, tool, tmp_path, given):
-    from harness.discover import discover
+    from spec_decode_bench.harness.discover import discover
 
     catalog, source = discover(), load(config)
     items = plan(source, catalog.operators, catalog.variants)

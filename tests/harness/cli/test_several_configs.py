@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import planning, recording, run
-from harness.session import kept_workers
+from spec_decode_bench.harness.cli import planning, recording, run
+from spec_decode_bench.harness.session import kept_workers
 from tests.harness.cli.test_cli import TINY
 from tests.harness.session.test_resume import KEYS, bench, keys  # noqa: F401 - bench is a fixture
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.cli import recording
-from harness.config.load import ConfigError
-from harness.config.sweep import parse_shard, shard_of
-from harness.records.file import read_run
-from harness.records.schema import Cell
+from spec_decode_bench.harness.cli import recording
+from spec_decode_bench.harness.config.load import ConfigError
+from spec_decode_bench.harness.config.sweep import parse_shard, shard_of
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import Cell
 from tests import factory
 from tests.harness.cli.test_cli import call
 from tests.harness.records.test_merge import piece

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from baselines.decode_native.operator import operator as native
-from harness.checks import CHECKS, NAMES
-from harness.cli import verification
-from harness.config.work_items import Verify
-from harness.session import side_by_side
-from harness.session.gpus import LocalGpu
-from harness.session.session import Session
-from harness.session.worker import RunError
-from harness.verify import covering_array
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.harness.checks import CHECKS, NAMES
+from spec_decode_bench.harness.cli import verification
+from spec_decode_bench.harness.config.work_items import Verify
+from spec_decode_bench.harness.session import side_by_side
+from spec_decode_bench.harness.session.gpus import LocalGpu
+from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.verify import covering_array
 from tests.harness.cli.test_cli import call
 from tests.runnable import defective
 from tests.tier import full
@@ -83,8 +83,8 @@ def test_the_mutation_table_names_the_check_that_rejected_each_defect(config):
 
 
 SLIPS = """
-from harness.contract import GPU, variant
-from baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import GPU, variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 
 skip = lambda p: "end-aligned only" if p.row_alignment == "front" else None
 
@@ -193,8 +193,8 @@ def test_an_interrupt_ends_all_processes_and_blames_no_variant(two_operators, mo
 
 CRASHES = """\
 import os, signal
-from harness.contract import variant
-from baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 
 @variant("decode_native", skip=chain_clamp.__variant__.skip)
 def crashes(point, x, out):

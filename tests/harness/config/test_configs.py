@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.itl_tpot import ServingModel
-from harness.config.decode_loop import DecodeLoop, Geometry
-from harness.config.load import Config, Measure, load
-from harness.config.sweep import plan
-from harness.contract import Point
+from spec_decode_bench.harness.analysis.itl_tpot import ServingModel
+from spec_decode_bench.harness.config.decode_loop import DecodeLoop, Geometry
+from spec_decode_bench.harness.config.load import Config, Measure, load
+from spec_decode_bench.harness.config.sweep import plan
+from spec_decode_bench.harness.contract import Point
 
 SHIPPED = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 #: Those with a sweep over variants of ours: test_decode_loop.py and test_gate_upstream.py look at the others.

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.config.load import CONFIGS, ConfigError, load
-from harness.config.loops import miniature, plan_loops
-from harness.config.work_items import keys_of
-from harness.records.schema import Status
+from spec_decode_bench.harness.config.load import CONFIGS, ConfigError, load
+from spec_decode_bench.harness.config.loops import miniature, plan_loops
+from spec_decode_bench.harness.config.work_items import keys_of
+from spec_decode_bench.harness.records.schema import Status
 from tests.harness.decode_loop.loops import CHAINS, ONE
 
 STACKS = {"chains": CHAINS, "one": ONE}

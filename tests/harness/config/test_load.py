@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bench
-import harness.config.load
-from harness.config.load import ConfigError, Measure, load, parse_overrides
+from spec_decode_bench import bench
+from spec_decode_bench.harness.config import load as loading
+from spec_decode_bench.harness.config.load import ConfigError, Measure, load, parse_overrides
 from tests.tier import examples
 
 GOOD = (
@@ -332,7 +332,7 @@ def test_the_configurations_of_the_suite_are_found_from_anywhere(given, tmp_path
 )
 def test_a_wrong_word_is_answered_with_the_legal_ones(key, legal):
     with pytest.raises(ConfigError, match=f"{key}: .*'warm'; valid are {legal}$"):
-        load(harness.config.load.CONFIGS / "smoke.yaml", {key: "warm"})
+        load(loading.CONFIGS / "smoke.yaml", {key: "warm"})
 
 
 def test_a_value_is_taken_as_it_stands():

@@ -7,14 +7,14 @@ import jsonschema
 import pytest
 import yaml
 
-from harness.config.load import CONFIGS, Config, Measure
-from harness.config.schema import schema
+from spec_decode_bench.harness.config.load import CONFIGS, Config, Measure
+from spec_decode_bench.harness.config.schema import schema
 
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 
 
 def test_the_schema_is_up_to_date():
-    """Else: python -m harness.config.schema > configs/schema.json"""
+    """Else: python -m spec_decode_bench.harness.config.schema > configs/schema.json"""
     assert json.loads((CONFIGS / "schema.json").read_text(encoding="utf-8")) == schema()
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.config.load import Config, ConfigError, Source
-from harness.config.sweep import baselines, expand, plan, select
-from harness.config.work_items import keys_of
-from harness.contract import Axis, Rule, Variant
-from harness.records.select import Selector
+from spec_decode_bench.harness.config.load import Config, ConfigError, Source
+from spec_decode_bench.harness.config.sweep import baselines, expand, plan, select
+from spec_decode_bench.harness.config.work_items import keys_of
+from spec_decode_bench.harness.contract import Axis, Rule, Variant
+from spec_decode_bench.harness.records.select import Selector
 from tests.tier import examples
 
 NAMES = ("decode_flatten", "decode_native")

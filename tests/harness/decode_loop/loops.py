@@ -9,12 +9,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from baselines.workloads.engine_state import EngineShape
-from harness.decode_loop.expected import expect
-from harness.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
-from harness.decode_loop.state import Part
-from harness.decode_loop.workload import Acceptance, Workload
-from harness.discover import Catalog, discover
+from spec_decode_bench.baselines.workloads.engine_state import EngineShape
+from spec_decode_bench.harness.decode_loop.expected import expect
+from spec_decode_bench.harness.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
+from spec_decode_bench.harness.decode_loop.state import Part
+from spec_decode_bench.harness.decode_loop.workload import Acceptance, Workload
+from spec_decode_bench.harness.discover import Catalog, discover
 
 CHAINS = {
     "seq_lens_update": "op_chain",

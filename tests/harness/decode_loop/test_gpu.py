@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.decode_loop.loop import LoopMismatch
+from spec_decode_bench.harness.decode_loop.loop import LoopMismatch
 from tests.harness.decode_loop.loops import CHAINS, ONE, decode_loop, followed, parts, shape, with_setup, workload
 
 pytestmark = pytest.mark.gpu

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from harness.decode_loop.hashing import checksum, draw, weight
-from harness.decode_loop.simulation import _draw, tokens_of_step
-from harness.decode_loop.workload import Acceptance
+from spec_decode_bench.harness.decode_loop.hashing import checksum, draw, weight
+from spec_decode_bench.harness.decode_loop.simulation import _draw, tokens_of_step
+from spec_decode_bench.harness.decode_loop.workload import Acceptance
 
 
 def test_draws_agree_with_the_simulation():

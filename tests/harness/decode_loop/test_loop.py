@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from harness.decode_loop.loop import WARMUP_INTERVALS
-from harness.decode_loop.workload import Acceptance
+from spec_decode_bench.harness.decode_loop.loop import WARMUP_INTERVALS
+from spec_decode_bench.harness.decode_loop.workload import Acceptance
 from tests.harness.decode_loop.loops import (
     CHAINS,
     MAMBA,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from harness.decode_loop.simulation import Simulation
-from harness.decode_loop.workload import BLOCKS, STATES, columns_needed
+from spec_decode_bench.harness.decode_loop.simulation import Simulation
+from spec_decode_bench.harness.decode_loop.workload import BLOCKS, STATES, columns_needed
 from tests.harness.decode_loop.loops import shape, workload
 
 SEEDS = range(15)

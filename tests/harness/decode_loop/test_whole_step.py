@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.decode_loop.simulation import Simulation
+from spec_decode_bench.harness.decode_loop.simulation import Simulation
 from tests.harness.decode_loop.loops import catalog, decode_loop, failure, followed, parts, shape, workload
 from tests.runnable import DEVICE
 

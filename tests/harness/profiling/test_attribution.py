@@ -1,7 +1,7 @@
 """Traces of a made-up session, whose attribution is known."""
 
-from harness.profiling.attribution import attribute
-from harness.profiling.trace import CALL, ApiCall, Operation, Range, Trace
+from spec_decode_bench.harness.profiling.attribution import attribute
+from spec_decode_bench.harness.profiling.trace import CALL, ApiCall, Operation, Range, Trace
 
 CELL, OTHER = "o/chain/default", "o/fused/default"
 THREAD, ELSEWHERE = 1, 2

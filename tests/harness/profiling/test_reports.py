@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.profiling import chrome_trace, ncu, nsys
-from harness.profiling.attribution import attribute
-from harness.profiling.trace import ReportError
-from harness.records.profile import Profile
-from harness.report.profile import l2_bytes, profile_tables, summary
-from harness.report.table import markdown
+from spec_decode_bench.harness.profiling import chrome_trace, ncu, nsys
+from spec_decode_bench.harness.profiling.attribution import attribute
+from spec_decode_bench.harness.profiling.trace import ReportError
+from spec_decode_bench.harness.records.profile import Profile
+from spec_decode_bench.harness.report.profile import l2_bytes, profile_tables, summary
+from spec_decode_bench.harness.report.table import markdown
 from tests import factory
 
 DATA = Path(__file__).parents[2] / "data" / "profiles"

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from harness.profiling import tools
+from spec_decode_bench.harness.profiling import tools
 
 
 @pytest.fixture

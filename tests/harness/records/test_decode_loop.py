@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from harness.records.file import read_run, write_run
-from harness.records.merge import merge
-from harness.records.schema import RecordError, Status
+from spec_decode_bench.harness.records.file import read_run, write_run
+from spec_decode_bench.harness.records.merge import merge
+from spec_decode_bench.harness.records.schema import RecordError, Status
 from tests import factory, factory_loops
 from tests.factory import gpu_environment
 from tests.harness.cli.test_cli import call

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import fields, replace
 
-from harness.records.differences import (
+from spec_decode_bench.harness.records.differences import (
     MATTERS,
     PURPOSES,
     Difference,
@@ -12,7 +12,7 @@ from harness.records.differences import (
     mixed_states,
     values_of,
 )
-from harness.records.schema import Checkout, Environment, RecordError
+from spec_decode_bench.harness.records.schema import Checkout, Environment, RecordError
 from tests import factory
 
 CONFIG = {

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from harness.records.merge import merge, missing_shards
-from harness.records.schema import RecordError, Run
-from harness.report.tables import result_tables
+from spec_decode_bench.harness.records.merge import merge, missing_shards
+from spec_decode_bench.harness.records.schema import RecordError, Run
+from spec_decode_bench.harness.report.tables import result_tables
 from tests import factory
 
 

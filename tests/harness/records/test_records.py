@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from harness.cli import run_report
-from harness.records.file import Writer, read_run, write_run
-from harness.records.schema import Cell, Code, Metrics, Reason, RecordError, Segment
-from harness.wording import printable
+from spec_decode_bench.harness.cli import run_report
+from spec_decode_bench.harness.records.file import Writer, read_run, write_run
+from spec_decode_bench.harness.records.schema import Cell, Code, Metrics, Reason, RecordError, Segment
+from spec_decode_bench.harness.wording import printable
 from tests import factory
 from tests.tier import examples
 

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from harness.records.schema import Segment
-from harness.records.select import chosen, is_chosen
+from spec_decode_bench.harness.records.schema import Segment
+from spec_decode_bench.harness.records.select import chosen, is_chosen
 from tests import factory
 from tests.harness.cli.test_cli import call
 from tests.tier import full

@@ -1,6 +1,6 @@
 """What is shown while a command works."""
 
-from harness.report import console
+from spec_decode_bench.harness.report import console
 
 
 def test_a_log_gets_lines_of_progress_on_stderr(capsys, monkeypatch):

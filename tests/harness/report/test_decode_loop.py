@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from harness.records.schema import Status
-from harness.report.decode_loop import PERCENTILES, loop_tables
-from harness.report.table import markdown
+from spec_decode_bench.harness.records.schema import Status
+from spec_decode_bench.harness.report.decode_loop import PERCENTILES, loop_tables
+from spec_decode_bench.harness.report.table import markdown
 from tests import factory, factory_loops
 from tests.factory import cpu_environment, gpu_environment
 

@@ -5,8 +5,8 @@ import io
 
 from msgspec.structs import replace
 
-from harness.analysis.stats import interval
-from harness.report.export import OUTCOME, table, write_csv
+from spec_decode_bench.harness.analysis.stats import interval
+from spec_decode_bench.harness.report.export import OUTCOME, table, write_csv
 from tests import factory
 from tests.harness.cli.test_cli import call
 

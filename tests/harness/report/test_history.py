@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from harness.analysis.history import history
-from harness.report.history import history_markdown
-from plots import history as picture
+from spec_decode_bench.harness.analysis.history import history
+from spec_decode_bench.harness.report.history import history_markdown
+from spec_decode_bench.plots import history as picture
 from tests import factory, histories
 from tests.harness.cli.test_cli import call
 from tests.plots.test_plots import overlaps

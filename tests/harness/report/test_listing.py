@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-import bench
-from harness.checks import CHECKS, NAMES, WAIVABLE
-from harness.discover import discover
+from spec_decode_bench import bench
+from spec_decode_bench.harness.checks import CHECKS, NAMES, WAIVABLE
+from spec_decode_bench.harness.discover import discover
 from tests.tier import few
 
 CATALOG = discover()

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from harness.records.schema import cell_key, split_key
-from harness.report.console import print_table, print_tables
-from harness.report.table import Column, Entry, Table, markdown, markdown_rows, number_column
+from spec_decode_bench.harness.records.schema import cell_key, split_key
+from spec_decode_bench.harness.report.console import print_table, print_tables
+from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown, markdown_rows, number_column
 
 COLUMNS = (Column("cell"), number_column("base, µs"), number_column("triton_fused", code=True), Column("verdict"))
 SLOWER = (Entry("one|two"), Entry("12.345"), Entry("23.456", "9 · 1", "best"), Entry("slower (below)", style="slower"))

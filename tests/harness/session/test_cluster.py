@@ -11,15 +11,15 @@ import pytest
 ray = pytest.importorskip("ray", reason="needs Ray: pip install -r requirements-cluster.txt")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from harness.config.load import Measure  # noqa: E402
-from harness.config.sweep import cells  # noqa: E402
-from harness.config.work_items import keys_of  # noqa: E402
-from harness.discover import discover  # noqa: E402
-from harness.records.file import read_run  # noqa: E402
-from harness.records.schema import Cell, Segment  # noqa: E402
-from harness.session.cluster import ClusterError, cluster_gpus, connected  # noqa: E402
-from harness.session.gpus import SeveralGpus  # noqa: E402
-from harness.session.messages import Job  # noqa: E402
+from spec_decode_bench.harness.config.load import Measure  # noqa: E402
+from spec_decode_bench.harness.config.sweep import cells  # noqa: E402
+from spec_decode_bench.harness.config.work_items import keys_of  # noqa: E402
+from spec_decode_bench.harness.discover import discover  # noqa: E402
+from spec_decode_bench.harness.records.file import read_run  # noqa: E402
+from spec_decode_bench.harness.records.schema import Cell, Segment  # noqa: E402
+from spec_decode_bench.harness.session.cluster import ClusterError, cluster_gpus, connected  # noqa: E402
+from spec_decode_bench.harness.session.gpus import SeveralGpus  # noqa: E402
+from spec_decode_bench.harness.session.messages import Job  # noqa: E402
 from tests.harness.cli.test_cli import TINY, call  # noqa: E402
 from tests.processes import has_ended, run_python  # noqa: E402
 from tests.tier import full  # noqa: E402
@@ -30,8 +30,8 @@ pytestmark = full
 WAITS = """
 import os, time
 from pathlib import Path
-from baselines.decode_native.chains import chain_clamp
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
 
 FOLDER = Path({folder!r})
 
@@ -182,7 +182,7 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence():
 def test_a_call_without_a_connection_starts_no_cluster():
     """As of a thread that is still starting a GPU when a run is interrupted."""
     code = (
-        "from harness.session.cluster import ClusterError, connected\n"
+        "from spec_decode_bench.harness.session.cluster import ClusterError, connected\n"
         "try: connected('127.0.0.1:1', ()).__enter__()\n"
         "except ClusterError: import ray\n"
         "ray.put(1)"

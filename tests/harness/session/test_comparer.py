@@ -6,16 +6,16 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from baselines.decode_native.chains import chain_clamp
-from baselines.decode_native.operator import Outputs as NativeOutputs
-from baselines.decode_native.operator import operator as native
-from harness.config.load import Measure
-from harness.config.sweep import cells
-from harness.contract import Expected
-from harness.session.comparer import OutputComparer
-from harness.session.messages import Compared, Job, Outputs
-from harness.verify.buffers import POISONS
-from harness.verify.fixture import Fixture
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.baselines.decode_native.operator import Outputs as NativeOutputs
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.contract import Expected
+from spec_decode_bench.harness.session.comparer import OutputComparer
+from spec_decode_bench.harness.session.messages import Compared, Job, Outputs
+from spec_decode_bench.harness.verify.buffers import POISONS
+from spec_decode_bench.harness.verify.fixture import Fixture
 from tests.processes import run_python
 from tests.tier import full
 
@@ -85,11 +85,12 @@ def test_an_output_without_elements(monkeypatch):
 @full
 def test_it_imports_no_variant():
     program = (
-        "import sys\nfrom harness.config.load import Measure\n"
-        "from harness.session.comparer import OutputComparer\n"
-        "from harness.session.messages import Job\nOutputComparer(Job('cpu', (), 0, Measure(), timed=True))\n"
+        "import sys\nfrom spec_decode_bench.harness.config.load import Measure\n"
+        "from spec_decode_bench.harness.session.comparer import OutputComparer\n"
+        "from spec_decode_bench.harness.session.messages import Job\n"
+        "OutputComparer(Job('cpu', (), 0, Measure(), timed=True))\n"
         "names = ('chains', 'defects', 'triton', 'cuda')\n"
-        "print([name for name in sys.modules if name.startswith(('baselines.', 'kernels')) and name.endswith(names)])"
+        "print([name for name in sys.modules if ('baselines.' in name or 'kernels.' in name) and name.endswith(names)])"
     )
     done = run_python(program)
     assert done.stdout.strip() == "[]", done.stderr

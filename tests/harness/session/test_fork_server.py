@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.addresses import fixed_addresses, has_fixed_addresses
-from harness.session import fork_server
+from spec_decode_bench.harness.addresses import fixed_addresses, has_fixed_addresses
+from spec_decode_bench.harness.session import fork_server
 from tests.processes import has_ended, run_python
 from tests.tier import full
 
@@ -23,7 +23,8 @@ def addresses(connection):
 def test_a_worker_has_the_addresses_of_every_other_one():
     """Also of one that another command starts; where the system forbids it, it says so."""
     program = (
-        "from tests.harness.session.test_fork_server import addresses; from harness.session import fork_server; "
+        "from tests.harness.session.test_fork_server import addresses; "
+        "from spec_decode_bench.harness.session import fork_server; "
         "ours, theirs = fork_server.CONTEXT.Pipe(duplex=False); "
         "fork_server.started(addresses, (theirs,), 'test'); print(*ours.recv())"
     )
@@ -71,7 +72,7 @@ def make_a_lock_and_die():
 def test_semaphores_of_a_process_that_is_killed_are_not_reported_as_leaked():
     program = (
         "from tests.harness.session.test_fork_server import make_a_lock_and_die; "
-        "from harness.session import fork_server; "
+        "from spec_decode_bench.harness.session import fork_server; "
         "process = fork_server.started(make_a_lock_and_die, (), 'test'); process.join(60); print(process.exitcode)"
     )
     done = run_python(program)
@@ -81,7 +82,7 @@ def test_semaphores_of_a_process_that_is_killed_are_not_reported_as_leaked():
 @full
 def test_the_server_outlives_the_thread_that_started_it():
     program = (
-        "import os, threading; from harness.session import fork_server; "
+        "import os, threading; from spec_decode_bench.harness.session import fork_server; "
         "ends = lambda: fork_server.started(os._exit, (5,), 'test').join(60); "
         "thread = threading.Thread(target=ends); thread.start(); thread.join(); "
         "process = fork_server.started(os._exit, (5,), 'test'); process.join(60); print(process.exitcode)"
@@ -94,7 +95,7 @@ def test_the_server_outlives_the_thread_that_started_it():
 def test_a_process_that_is_busy_ends_with_the_one_that_started_it():
     """Not with the server, which lives as long as the processes that it has forked."""
     program = (
-        "import os, signal, time; from harness.session import fork_server; "
+        "import os, signal, time; from spec_decode_bench.harness.session import fork_server; "
         "process = fork_server.started(time.sleep, (600,), 'test'); print(process.pid, flush=True); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -107,10 +108,12 @@ def test_a_process_that_is_busy_ends_with_the_one_that_started_it():
 def test_it_loads_torch_and_the_engine_but_no_variant_and_no_triton():
     """Nor may it look for a GPU, as the driver does not survive a fork."""
     program = (
-        "import harness.session.preloaded, sys, torch; "
-        "print('triton' in sys.modules, torch.cuda.is_initialized(), 'harness.session.evaluator' in sys.modules, "
-        "sorted(n for n in sys.modules if n.endswith(('.chains', '.defects', '.triton', '.cuda')) "
-        "and n.startswith(('baselines.', 'kernels.', 'upstream.'))), flush=True)"  # the server ends with os._exit
+        "import spec_decode_bench.harness.session.preloaded, sys, torch; "
+        "print('triton' in sys.modules, torch.cuda.is_initialized(), "
+        "'spec_decode_bench.harness.session.evaluator' in sys.modules, "
+        "sorted(n for n in sys.modules if n.startswith('spec_decode_bench.') "
+        "and n.endswith(('.chains', '.defects', '.triton', '.cuda')) "
+        "and n.split('.')[1] in ('baselines', 'kernels', 'upstream')), flush=True)"  # the server ends with os._exit
     )
     done = run_python(program)
     assert (done.stdout, done.stderr) == ("False False True []\n", "")
@@ -118,6 +121,6 @@ def test_it_loads_torch_and_the_engine_but_no_variant_and_no_triton():
 
 @pytest.mark.parametrize("name", fork_server.PROFILED)
 def test_a_profiled_command_spawns_its_workers(name):
-    program = "from harness.session import fork_server; print(fork_server.CONTEXT.get_start_method())"
+    program = "from spec_decode_bench.harness.session import fork_server; print(fork_server.CONTEXT.get_start_method())"
     done = run_python(program, {**os.environ, name: "/x"})
     assert done.stdout == "spawn\n", done.stderr

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from harness.session import interrupt
+from spec_decode_bench.harness.session import interrupt
 from tests.processes import listening
 
 

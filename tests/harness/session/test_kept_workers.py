@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.config.load import Measure, load
-from harness.config.sweep import plan
-from harness.config.work_items import keys_of
-from harness.records.schema import Cell
-from harness.session.kept_workers import KeptWorkers
-from harness.session.messages import Job
-from harness.session.session import Session
+from spec_decode_bench.harness.config.load import Measure, load
+from spec_decode_bench.harness.config.sweep import plan
+from spec_decode_bench.harness.config.work_items import keys_of
+from spec_decode_bench.harness.records.schema import Cell
+from spec_decode_bench.harness.session.kept_workers import KeptWorkers
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.session import Session
 from tests.harness.cli.test_cli import TINY
 
 JOB = Job("cpu", (), 7, Measure(min_rounds=2, max_rounds=2), timed=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.file import read_run
+from spec_decode_bench.harness.records.file import read_run
 from tests.tier import full
 
 ROOT = Path(__file__).parents[3]
@@ -36,8 +36,8 @@ measure: {{time_budget_s: 3, min_rounds: 200, max_rounds: 200, seed: 5}}
 #: Correct variants that log when they are set up at a point of the sweep: which cells had begun when the kill came.
 VARIANTS = """\
 import os
-from baselines.decode_native.chains import chain_clamp, flat_view
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp, flat_view
+from spec_decode_bench.harness.contract import variant
 
 def noted(name, work):
     def setup(point, x, out):

@@ -12,21 +12,21 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from harness.cli.recording import _Remembered
-from harness.config.load import Measure
-from harness.config.sweep import cells
-from harness.config.work_items import Cells
-from harness.discover import ROOT, discover
-from harness.records.file import read_run
-from harness.records.schema import Audit, Cell, Proof, Segment, Status
-from harness.session import evaluator, proofs
-from harness.session.messages import Job
-from harness.timing.environment import describe
+from spec_decode_bench.harness.cli.recording import _Remembered
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.discover import ROOT, discover
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import Audit, Cell, Proof, Segment, Status
+from spec_decode_bench.harness.session import evaluator, proofs
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.timing.environment import describe
 from tests import factory
 from tests.harness.cli.test_cli import TINY, call
 
 MINE = """
-from harness.contract import variant
+from spec_decode_bench.harness.contract import variant
 {line}
 
 @variant("decode_native")
@@ -38,9 +38,9 @@ def mine(point, x, out):
 
 #: Right with ``more`` 0; with 1 it is wrong except at the points of TINY.
 RIGHT = """
-from baselines.decode_native.chains import flat_view
-from baselines.decode_native.operator import views
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import flat_view
+from spec_decode_bench.baselines.decode_native.operator import views
+from spec_decode_bench.harness.contract import variant
 
 
 @variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
@@ -106,7 +106,7 @@ def test_an_engine_s_version_its_files_and_what_they_import_are_part_of_the_key(
     wrapped = next(
         v
         for v in catalog.variants
-        if v.origin != "upstream.flash_mla" and any(need.startswith("vllm:") for need in v.requires)
+        if v.origin != "spec_decode_bench.upstream.flash_mla" and any(need.startswith("vllm:") for need in v.requires)
     )
     file, helper = tmp_path / "vllm" / "v1" / "kernels.py", tmp_path / "vllm" / "helper.py"
     file.parent.mkdir(parents=True)
@@ -313,7 +313,7 @@ def test_the_second_run_believes_the_first(tmp_path, monkeypatch):
 
 
 def _imported(suite):
-    command = [sys.executable, "-c", "import harness; import kernels.mine"]
+    command = [sys.executable, "-c", "import spec_decode_bench.harness; import spec_decode_bench.kernels.mine"]
     return subprocess.run(command, cwd=suite, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -323,6 +323,7 @@ def test_what_is_imported_is_what_the_file_holds(tmp_path):
     for package in ("harness", "kernels"):
         (suite / package).mkdir(parents=True)
         (suite / package / "__init__.py").touch()
+    shutil.copy(ROOT / "spec_decode_bench.py", suite)
     for name in ("__init__.py", "import_by_content.py"):
         shutil.copy(ROOT / "harness" / name, suite / "harness")
     file = suite / "kernels" / "mine.py"

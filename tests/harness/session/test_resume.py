@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.cli import commands
-from harness.config.sweep import cells
-from harness.config.work_items import Cells
-from harness.discover import discover
-from harness.records.file import Writer, read_run, write_run
-from harness.records.schema import Cell, Metrics, RecordError, Segment, Status
-from harness.session.messages import Ready
-from harness.session.sources import source_hashes
+from spec_decode_bench.harness.cli import commands
+from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.records.file import Writer, read_run, write_run
+from spec_decode_bench.harness.records.schema import Cell, Metrics, RecordError, Segment, Status
+from spec_decode_bench.harness.session.messages import Ready
+from spec_decode_bench.harness.session.sources import source_hashes
 from tests import factory
 from tests.fake_worker import FakeWorkers
 from tests.harness.cli.test_cli import TINY, call
@@ -44,7 +44,7 @@ def bench(tmp_path, monkeypatch):
                 yield item.cell(name, Status.PASSED, metrics=metrics)
 
         workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
-        monkeypatch.setattr("harness.cli.run.start_worker", workers)
+        monkeypatch.setattr("spec_decode_bench.harness.cli.run.start_worker", workers)
         code, out, err = call(*configs, "--device", "cpu", "--no-plots", *arguments)
         return code, out, says(err), workers
 
@@ -190,7 +190,7 @@ def test_an_interrupt_while_plots_are_drawn_leaves_a_complete_record(bench, monk
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.cli.recording.report", interrupt)
+    monkeypatch.setattr("spec_decode_bench.harness.cli.recording.report", interrupt)
     code, _, err, _ = bench("--out", "my runs")
     said = (
         "the record my runs/run.jsonl is complete; draw its plots with python bench.py plot 'my runs' --out 'my runs'"
@@ -269,7 +269,7 @@ def test_two_processes_never_write_one_record(tmp_path):
 # --- what the cells depend on -----------------------------------------------------------------------------------------
 
 GUEST = """
-from harness.contract import variant
+from spec_decode_bench.harness.contract import variant
 
 
 @variant("decode_native")

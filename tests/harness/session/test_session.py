@@ -9,19 +9,29 @@ import pytest
 import torch
 from msgspec import structs
 
-from harness.config.load import CONFIGS, Measure, load
-from harness.config.loops import plan_loops
-from harness.config.sweep import cells
-from harness.config.work_items import Cells, Checked, Verify, keys_of
-from harness.contract import COMPILER
-from harness.records.endings import ending
-from harness.records.schema import AUDITED, Audit, Cell, Finding, Place, Proof, Segment, Status
-from harness.session import session as module
-from harness.session.messages import Audited, AuditReady, Compared, Done, Fatal, Heartbeat, Job, Outputs, Ready
-from harness.session.proofs import machine_hash
-from harness.session.session import MAX_UNATTRIBUTED_DEATHS, Progress, RunError, Session
-from harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
-from harness.session.worker import WorkerDied
+from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
+from spec_decode_bench.harness.config.loops import plan_loops
+from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.work_items import Cells, Checked, Verify, keys_of
+from spec_decode_bench.harness.contract import COMPILER
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.schema import AUDITED, Audit, Cell, Finding, Place, Proof, Segment, Status
+from spec_decode_bench.harness.session import session as module
+from spec_decode_bench.harness.session.messages import (
+    Audited,
+    AuditReady,
+    Compared,
+    Done,
+    Fatal,
+    Heartbeat,
+    Job,
+    Outputs,
+    Ready,
+)
+from spec_decode_bench.harness.session.proofs import machine_hash
+from spec_decode_bench.harness.session.session import MAX_UNATTRIBUTED_DEATHS, Progress, RunError, Session
+from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
+from spec_decode_bench.harness.session.worker import WorkerDied
 from tests import factory
 from tests.fake_worker import (
     AUDIT_READY,

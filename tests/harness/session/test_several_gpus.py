@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from harness.config.load import Measure
-from harness.config.work_items import keys_of
-from harness.discover import discover
-from harness.records.file import Writer, read_run
-from harness.records.schema import Cell, Metrics, Segment
-from harness.session import worker
-from harness.session.cluster import _stage
-from harness.session.gpus import LocalGpu, Points, SeveralGpus
-from harness.session.messages import Fatal, Heartbeat, Job, Ready
-from harness.session.session import Progress, header
-from harness.session.supervised_worker import MAX_STARTS
-from harness.session.worker import RunError, WorkerDied, start_worker
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.work_items import keys_of
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.records.file import Writer, read_run
+from spec_decode_bench.harness.records.schema import Cell, Metrics, Segment
+from spec_decode_bench.harness.session import worker
+from spec_decode_bench.harness.session.cluster import _stage
+from spec_decode_bench.harness.session.gpus import LocalGpu, Points, SeveralGpus
+from spec_decode_bench.harness.session.messages import Fatal, Heartbeat, Job, Ready
+from spec_decode_bench.harness.session.session import Progress, header
+from spec_decode_bench.harness.session.supervised_worker import MAX_STARTS
+from spec_decode_bench.harness.session.worker import RunError, WorkerDied, start_worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items
 from tests.processes import has_ended, listening, run_python
@@ -313,7 +313,8 @@ def test_the_checkout_that_is_shipped_to_a_cluster_has_every_variant(tmp_path):
     _stage(tmp_path, ())
     program = (
         f"import sys; sys.path[0] = {str(tmp_path)!r}; "
-        "from harness.discover import ROOT, discover; print(ROOT, *(one.id for one in discover().variants))"
+        "from spec_decode_bench.harness.discover import ROOT, discover; "
+        "print(ROOT, *(one.id for one in discover().variants))"
     )
     done = run_python(program)
     assert done.stdout.split() == [str(tmp_path), *(one.id for one in discover().variants)], done.stderr

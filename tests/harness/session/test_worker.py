@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from harness.config.load import Measure
-from harness.session import worker
-from harness.session.messages import Fatal, Heartbeat, Job, Ready
-from harness.session.worker import WorkerDied, WorkerSilent, start_worker
-from harness.session.worker_output import MAX_LINES
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.session import worker
+from spec_decode_bench.harness.session.messages import Fatal, Heartbeat, Job, Ready
+from spec_decode_bench.harness.session.worker import WorkerDied, WorkerSilent, start_worker
+from spec_decode_bench.harness.session.worker_output import MAX_LINES
 from tests import faulty_session
 from tests.fake_worker import items
 

@@ -9,10 +9,10 @@ import pynvml
 import pytest
 import torch
 
-from harness.analysis.stats import slopes
-from harness.timing import clocks, environment
-from harness.timing.clocks import SLOW_SHARE, THROTTLES, Clocks
-from harness.timing.rounds import RETRIES
+from spec_decode_bench.harness.analysis.stats import slopes
+from spec_decode_bench.harness.timing import clocks, environment
+from spec_decode_bench.harness.timing.clocks import SLOW_SHARE, THROTTLES, Clocks
+from spec_decode_bench.harness.timing.rounds import RETRIES
 from tests.harness.timing.test_rounds import FakeGpu, FakeStopwatch
 from tests.harness.timing.test_rounds import run as timed
 

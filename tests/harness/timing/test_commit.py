@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from harness.timing import environment
+from spec_decode_bench.harness.timing import environment
 
 
 def git(folder, *arguments):

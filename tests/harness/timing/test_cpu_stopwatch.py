@@ -4,9 +4,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from harness.checks import Mismatch
-from harness.timing import cpu_stopwatch
-from harness.timing.cpu_stopwatch import LEAST_SAMPLES, CpuStopwatch
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.timing import cpu_stopwatch
+from spec_decode_bench.harness.timing.cpu_stopwatch import LEAST_SAMPLES, CpuStopwatch
 
 
 def test_a_slow_first_call_does_not_shorten_the_samples(monkeypatch):

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-import bench
-from harness.analysis.stats import fit, slopes
-from harness.cuda import launcher
-from harness.records.file import read_run
-from harness.timing.cache import CALIBRATION_KERNELS
-from harness.timing.cuda_timer import CudaTimer
-from harness.timing.rounds import PlacedLaunch
-from harness.verify.fixture import Fixture, verify_cell
+from spec_decode_bench import bench
+from spec_decode_bench.harness.analysis.stats import fit, slopes
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
+from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
+from spec_decode_bench.harness.timing.rounds import PlacedLaunch
+from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell
 from tests.processes import run_python
 
 pytestmark = pytest.mark.gpu

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from harness.host_lock import HostLock
-from harness.timing import gpus
-from harness.timing.gpus import choose_device, choose_gpus
+from spec_decode_bench.harness.host_lock import HostLock
+from spec_decode_bench.harness.timing import gpus
+from spec_decode_bench.harness.timing.gpus import choose_device, choose_gpus
 
 UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc"]
 
@@ -89,7 +89,7 @@ def test_without_a_driver_there_is_nothing_to_choose(monkeypatch):
 HOLDS = """
 import sys, time
 from pathlib import Path
-from harness.host_lock import HostLock
+from spec_decode_bench.harness.host_lock import HostLock
 with HostLock(Path(sys.argv[1]))():
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from harness.analysis.stats import fit, median_interval, slopes
-from harness.timing.rounds import interleave
+from spec_decode_bench.harness.analysis.stats import fit, median_interval, slopes
+from spec_decode_bench.harness.timing.rounds import interleave
 
 
 class FakeGpu:

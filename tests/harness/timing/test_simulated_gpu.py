@@ -12,31 +12,38 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.decode_native.chains import chain_clamp
-from baselines.decode_native.operator import operator as native
-from harness.analysis.estimators import CUPTI, ESTIMATORS, QUEUED_EVENTS, calibration_errors, disagreement, estimates
-from harness.analysis.stats import copy_bound_curve, copy_bound_us, samples, slopes
-from harness.checks import Mismatch
-from harness.config.load import Measure
-from harness.cuda import launcher
-from harness.cuda_graph import GraphCapture
-from harness.engine_launch import EngineLaunch, own
-from harness.records.endings import ending, seen
-from harness.records.file import read_run
-from harness.session.auditor import BLOCKED, Auditor
-from harness.session.evaluator import Evaluator
-from harness.session.measure import ContextLost
-from harness.session.messages import Audited, Heartbeat, Job, Outputs
-from harness.session.session import _with_cupti
-from harness.timing import calibrate as calibration
-from harness.timing.cache import CALIBRATION_KERNELS, Cache, measure_chase_cycles
-from harness.timing.clocks import Clocks
-from harness.timing.cuda_timer import HOST_CALLS, CudaTimer
-from harness.timing.environment import ROOT
-from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
-from harness.timing.rounds import PlacedLaunch
-from harness.verify import edge_cases
-from harness.verify.edge_cases import check_variant as prove_variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.harness.analysis.estimators import (
+    CUPTI,
+    ESTIMATORS,
+    QUEUED_EVENTS,
+    calibration_errors,
+    disagreement,
+    estimates,
+)
+from spec_decode_bench.harness.analysis.stats import copy_bound_curve, copy_bound_us, samples, slopes
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda_graph import GraphCapture
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.harness.records.endings import ending, seen
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.session.auditor import BLOCKED, Auditor
+from spec_decode_bench.harness.session.evaluator import Evaluator
+from spec_decode_bench.harness.session.measure import ContextLost
+from spec_decode_bench.harness.session.messages import Audited, Heartbeat, Job, Outputs
+from spec_decode_bench.harness.session.session import _with_cupti
+from spec_decode_bench.harness.timing import calibrate as calibration
+from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS, Cache, measure_chase_cycles
+from spec_decode_bench.harness.timing.clocks import Clocks
+from spec_decode_bench.harness.timing.cuda_timer import HOST_CALLS, CudaTimer
+from spec_decode_bench.harness.timing.environment import ROOT
+from spec_decode_bench.harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
+from spec_decode_bench.harness.timing.rounds import PlacedLaunch
+from spec_decode_bench.harness.verify import edge_cases
+from spec_decode_bench.harness.verify.edge_cases import check_variant as prove_variant
 from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
@@ -407,7 +414,7 @@ def test_an_unsound_launch_is_rejected(setup, check, words, gpu):
 STOPS = """
 import itertools
 import torch
-from baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 from tests.adversaries.on_a_gpu import by_capture, cheat, followed
 
 def from_the_sixth_capture(work, other):
@@ -441,8 +448,8 @@ def one_operation_more_in_some_calls(point, x, out):
 """
 BESIDE = """
 from types import SimpleNamespace
-from baselines.decode_native.operator import views
-from harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.baselines.decode_native.operator import views
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 
 def changing_in_place(point, x, target):
     "Launches that put the state back, and that change it."
@@ -595,8 +602,8 @@ def test_a_current_stream_that_was_moved_is_put_back(timed):
 
 FAULTS = """
 import sys
-from baselines.decode_native.chains import chain_clamp
-from harness.cuda import launcher
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.cuda import launcher
 from tests.adversaries.on_a_gpu import NOWHERE, cheat
 
 @cheat
@@ -642,8 +649,8 @@ def test_a_cell_in_the_serving_state_takes_longer_by_its_cache_misses(gpu, short
 
 
 PLACES = """
-from baselines.decode_native.chains import flat_view
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import flat_view
+from spec_decode_bench.harness.contract import variant
 
 places, first = [], []
 end_aligned = lambda p: "end-aligned rows only" if p.row_alignment == "front" else None

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from baselines.decode_flatten.chains import merged_chain
-from baselines.decode_native.chains import chain_clamp
-from baselines.k_quant_gather.chains import op_chain as k_quant_chain
-from baselines.mamba_state_copy.chains import masked_chain
-from baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
-from baselines.seq_lens_update.chains import op_chain as update_chain
-from harness.contract import Point, Variant
+from spec_decode_bench.baselines.decode_flatten.chains import merged_chain
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.baselines.k_quant_gather.chains import op_chain as k_quant_chain
+from spec_decode_bench.baselines.mamba_state_copy.chains import masked_chain
+from spec_decode_bench.baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
+from spec_decode_bench.baselines.seq_lens_update.chains import op_chain as update_chain
+from spec_decode_bench.harness.contract import Point, Variant
 
 Setup = Callable[[Point, Any, Any], Callable[[], Any]]
 

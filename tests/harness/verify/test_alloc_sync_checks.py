@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from harness.checks import Mismatch
-from harness.contract import Variant
-from harness.verify.alloc_sync_checks import check_allocations, returns_before_the_device
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.contract import Variant
+from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations, returns_before_the_device
 from tests.simulated_gpu import simulated_gpu
 
 

@@ -5,8 +5,8 @@ import pytest
 from tests.harness.cli.test_cli import call
 
 CONSUMER = """
-from baselines.decode_native.chains import flat_view
-from harness.contract import consumer, variant
+from spec_decode_bench.baselines.decode_native.chains import flat_view
+from spec_decode_bench.harness.contract import consumer, variant
 
 
 @consumer("decode_native", planner="chain_clamp")

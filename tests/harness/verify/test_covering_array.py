@@ -6,14 +6,14 @@ from functools import cache
 import pytest
 import torch
 
-from harness.checks import Mismatch
-from harness.contract import Axis, Operator, Rule, Variant
-from harness.discover import discover
-from harness.verify import covering_array as arrays
-from harness.verify.covering_array import MOST_BYTES, classes_of, covering_array
-from harness.verify.edge_cases import check_variant
-from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.points import PointSearch, tensor_bytes
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.contract import Axis, Operator, Rule, Variant
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify import covering_array as arrays
+from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, classes_of, covering_array
+from spec_decode_bench.harness.verify.edge_cases import check_variant
+from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell
+from spec_decode_bench.harness.verify.points import PointSearch, tensor_bytes
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy
 from tests.tier import FULL, few

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from baselines.decode_flatten import chains
-from baselines.decode_flatten.chains import compiled_chain, merged_chain
-from baselines.decode_flatten.operator import copied_columns
-from baselines.decode_flatten.operator import operator as flatten
-from baselines.decode_native.chains import chain_clamp
-from baselines.decode_native.operator import operator as native
-from baselines.workloads import torch_compile
-from harness.checks import CHECKS, NAMES, Mismatch
-from harness.contract import COMPILER, in_buffers
-from harness.records.schema import Finding, Place, Status
-from harness.verify.edge_cases import (
+from spec_decode_bench.baselines.decode_flatten import chains
+from spec_decode_bench.baselines.decode_flatten.chains import compiled_chain, merged_chain
+from spec_decode_bench.baselines.decode_flatten.operator import copied_columns
+from spec_decode_bench.baselines.decode_flatten.operator import operator as flatten
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.baselines.workloads import torch_compile
+from spec_decode_bench.harness.checks import CHECKS, NAMES, Mismatch
+from spec_decode_bench.harness.contract import COMPILER, in_buffers
+from spec_decode_bench.harness.records.schema import Finding, Place, Status
+from spec_decode_bench.harness.verify.edge_cases import (
     DeviceChecks,
     check_results,
     check_variant,
@@ -25,7 +25,7 @@ from harness.verify.edge_cases import (
     judged_known_failure,
     known_failure_places,
 )
-from harness.verify.graph_replay import FEW_STEPS, STEPS
+from spec_decode_bench.harness.verify.graph_replay import FEW_STEPS, STEPS
 from tests.harness.verify.captures import Replays
 from tests.harness.verify.test_fixture import right, right_lens
 from tests.runnable import variant_of

@@ -7,21 +7,21 @@ import itertools
 import pytest
 import torch
 
-from baselines.decode_flatten.chains import merged_chain
-from baselines.decode_flatten.operator import operator as flatten
-from baselines.decode_native.operator import operator as native
-from harness.checks import Mismatch
-from harness.config.load import Measure
-from harness.contract import Expected
-from harness.records.endings import ending
-from harness.records.schema import Cell
-from harness.session.evaluator import Evaluator
-from harness.session.messages import Job
-from harness.verify.buffers import GUARD_BYTES, POISONS, Guarded
-from harness.verify.edge_cases import check_variant
-from harness.verify.equality import compare, required
-from harness.verify.fixture import Fixture, verify_cell, verify_sequence
-from harness.verify.mismatch import differences
+from spec_decode_bench.baselines.decode_flatten.chains import merged_chain
+from spec_decode_bench.baselines.decode_flatten.operator import operator as flatten
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.contract import Expected
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.schema import Cell
+from spec_decode_bench.harness.session.evaluator import Evaluator
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.verify.buffers import GUARD_BYTES, POISONS, Guarded
+from spec_decode_bench.harness.verify.edge_cases import check_variant
+from spec_decode_bench.harness.verify.equality import compare, required
+from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell, verify_sequence
+from spec_decode_bench.harness.verify.mismatch import differences
 from tests import factory
 from tests.runnable import variant_of
 

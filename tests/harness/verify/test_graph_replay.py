@@ -6,15 +6,15 @@ from functools import partial
 import pytest
 import torch
 
-from baselines.decode_flatten.chains import merged_chain
-from baselines.decode_flatten.operator import operator as flatten
-from baselines.decode_native.chains import chain_clamp
-from baselines.decode_native.operator import operator as native
-from baselines.mla_tile_schedule.chains import fresh_copy
-from baselines.mla_tile_schedule.operator import operator as tiles
-from harness.checks import Mismatch
-from harness.verify.fixture import Fixture
-from harness.verify.graph_replay import STEPS, BoundLaunch, check_replays
+from spec_decode_bench.baselines.decode_flatten.chains import merged_chain
+from spec_decode_bench.baselines.decode_flatten.operator import operator as flatten
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.baselines.mla_tile_schedule.chains import fresh_copy
+from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.verify.fixture import Fixture
+from spec_decode_bench.harness.verify.graph_replay import STEPS, BoundLaunch, check_replays
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
 from tests.harness.verify.test_fixture import forgets_the_tail
 

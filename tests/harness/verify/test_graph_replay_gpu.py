@@ -6,13 +6,13 @@ import pytest
 import torch
 from cuda.bindings import driver
 
-from baselines.decode_native.chains import chain_clamp
-from baselines.decode_native.operator import operator as native
-from baselines.mla_tile_schedule.operator import operator as tiles
-from harness.records.endings import seen
-from harness.verify.edge_cases import check_results, check_variant
-from harness.verify.equality import required
-from harness.verify.fixture import Fixture
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
+from spec_decode_bench.harness.records.endings import seen
+from spec_decode_bench.harness.verify.edge_cases import check_results, check_variant
+from spec_decode_bench.harness.verify.equality import required
+from spec_decode_bench.harness.verify.fixture import Fixture
 from tests.adversaries import on_a_gpu
 from tests.runnable import variant_of
 
@@ -22,7 +22,7 @@ STEPS = 200
 
 @pytest.fixture(scope="module")
 def capture():
-    from harness.cuda_graph import GraphCapture
+    from spec_decode_bench.harness.cuda_graph import GraphCapture
 
     return GraphCapture()
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_captured_is_rejected_unless_it_says_so(catalog):
 
 
 def test_200_replays_take_no_longer_than_a_run_can_spare(capture, catalog):
-    from harness.verify.graph_replay import BoundLaunch, check_replays
+    from spec_decode_bench.harness.verify.graph_replay import BoundLaunch, check_replays
 
     point = native.complete({"batch_size": 9, "context_len": 2000})
     fixture = Fixture(native, point, "cuda", seed=1)

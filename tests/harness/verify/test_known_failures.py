@@ -2,22 +2,22 @@
 
 import pytest
 
-import bench
-from harness.config.load import Measure
-from harness.config.work_items import Verify
-from harness.discover import discover
-from harness.records.file import read_run
-from harness.session import evaluator
-from harness.session.messages import Job
-from plots import latency
+from spec_decode_bench import bench
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.work_items import Verify
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.session import evaluator
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.plots import latency
 from tests.harness.cli.test_cli import call
 from tests.tier import full
 
 PEER = """
 import os
 
-from baselines.decode_native.chains import flat_view
-from harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import flat_view
+from spec_decode_bench.harness.contract import variant
 
 skip = lambda p: "end-aligned only" if p.row_alignment == "front" else None
 

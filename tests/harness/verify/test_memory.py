@@ -2,11 +2,11 @@
 
 import pytest
 
-from harness.discover import discover_operators
-from harness.records.file import read_run
-from harness.records.schema import Code, Status
-from harness.verify import memory
-from harness.verify.points import tensor_bytes
+from spec_decode_bench.harness.discover import discover_operators
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import Code, Status
+from spec_decode_bench.harness.verify import memory
+from spec_decode_bench.harness.verify.points import tensor_bytes
 from tests.harness.cli.test_cli import call
 
 HUGE = """\

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.checks import Mismatch
-from harness.contract import Expected
-from harness.verify.buffers import as_integers
-from harness.verify.output_probe import OutputProbe
+from spec_decode_bench.harness.checks import Mismatch
+from spec_decode_bench.harness.contract import Expected
+from spec_decode_bench.harness.verify.buffers import as_integers
+from spec_decode_bench.harness.verify.output_probe import OutputProbe
 
 
 def fixture_of(value, untouched=None, may_keep=None):

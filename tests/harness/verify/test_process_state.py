@@ -5,11 +5,11 @@ import time
 import pytest
 import torch
 
-from harness.config.load import Measure
-from harness.config.work_items import Verify
-from harness.session.evaluator import Evaluator
-from harness.session.messages import Job
-from harness.verify.process_state import ProcessState
+from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.work_items import Verify
+from spec_decode_bench.harness.session.evaluator import Evaluator
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.verify.process_state import ProcessState
 
 
 def test_nothing_was_touched():
@@ -54,7 +54,7 @@ def test_settings_are_compared_and_restored():
 @pytest.mark.parametrize("device", ["meta", "cuda"])
 def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_variants_alone(device, tmp_path):
     (tmp_path / "moves.py").write_text(
-        f"import torch\ntorch.set_default_device('{device}')\nfrom harness.contract import variant\n"
+        f"import torch\ntorch.set_default_device('{device}')\nfrom spec_decode_bench.harness.contract import variant\n"
         "@variant('decode_native')\ndef moves(point, x, out): return None\n"
     )
     evaluator = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=False))

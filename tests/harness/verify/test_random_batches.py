@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
-from harness.discover import discover
-from harness.records.schema import Code, Reason
-from harness.verify.edge_cases import LeftOut
-from harness.verify.random_batches import MOST_BYTES, SHIFTS, Drawn, batches, check_random, fixture_of
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.records.schema import Code, Reason
+from spec_decode_bench.harness.verify.edge_cases import LeftOut
+from spec_decode_bench.harness.verify.random_batches import MOST_BYTES, SHIFTS, Drawn, batches, check_random, fixture_of
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy, variant_of
 from tests.tier import few
