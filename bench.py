@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line: flags and exit codes. harness/cli/commands.py does the work.
+"""The command line: flags and exit codes. cli/commands.py does the work.
 
 Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage, configuration, device or file, 3 unsure,
 130 interrupted, with everything measured so far kept. docs/configuration.md lists the causes of each.
@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Command:
-    """runs: ``module:function`` of harness/cli, which takes the options and returns the exit code. help: one line.
+    """runs: ``module:function`` of cli/, which takes the options and returns the exit code. help: one line.
     examples: arguments of bench.py, each on a line of the command's own help.
     """
 
@@ -216,7 +216,7 @@ def _compare_options(compare: argparse.ArgumentParser) -> None:
 
 
 def _add_rule_options(command: argparse.ArgumentParser) -> None:
-    """What counts as a change; harness/analysis/compare.py has the presets."""
+    """What counts as a change; regression/comparison.py has the presets."""
     command.add_argument(
         "--preset",
         choices=("strict", "pr", "nightly"),
@@ -502,7 +502,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     before = sys.stdout, sys.stderr
     try:
-        from spec_decode_bench.harness.cli import streams
+        from spec_decode_bench.harness.command import streams
 
         streams.prepare()
         try:
@@ -561,7 +561,7 @@ def _run(arguments: list[str]) -> int:
             from spec_decode_bench.harness.lazy_torch import lazy_torch
 
             with lazy_torch():
-                from spec_decode_bench.harness.cli.commands import execute
+                from spec_decode_bench.cli.commands import execute
         return execute(COMMANDS[options.command].runs, options)
 
 

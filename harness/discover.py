@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from spec_decode_bench.baselines.workloads.engine_state import LoopBinding
+from spec_decode_bench.decode_loop.engine_state import LoopBinding
 from spec_decode_bench.harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
 from spec_decode_bench.harness.import_by_content import ROOT, SUITE, ContentLoader
 from spec_decode_bench.harness.packages import is_there
@@ -132,7 +132,10 @@ def _operator_files() -> list[Path]:
         return path.parent.name, rank, path.stem
 
     of_operators = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)]
-    return [path.relative_to(ROOT) for path in (*of_operators, *sorted((ROOT / UPSTREAM).glob("[!_]*.py")))]
+    others = [
+        path for folder in (UPSTREAM, "decode_loop/bindings") for path in sorted((ROOT / folder).glob("[!_]*.py"))
+    ]
+    return [path.relative_to(ROOT) for path in (*of_operators, *others)]
 
 
 def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:

@@ -14,7 +14,18 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 #: The import name of this suite.
 SUITE = "spec_decode_bench"
-PACKAGES = ("baselines", "harness", "kernels", "plots", "upstream")
+#: Its folders of code.
+PACKAGES = (
+    "baselines",
+    "cli",
+    "decode_loop",
+    "harness",
+    "kernels",
+    "plots",
+    "profiler",
+    "regression",
+    "upstream",
+)
 
 
 class ContentLoader(SourceFileLoader):

@@ -30,6 +30,7 @@ FIGURES = (
 )
 
 
+_ROOM_OF = {name: "decode_loop." for name in FIGURES if name.startswith("loop_")}
 #: Those that can draw several GPUs in one panel.
 BY_GPU = ("latency", "itl_tpot")
 
@@ -50,7 +51,10 @@ def draw_all(
 
     written = []
     for name in figures:
-        module, options = import_module(f"spec_decode_bench.plots.{name}"), {"by": by} if name in BY_GPU else {}
+        module, options = (
+            import_module(f"spec_decode_bench.{_ROOM_OF.get(name, '')}plots.{name}"),
+            {"by": by} if name in BY_GPU else {},
+        )
         drawn = module.figure(runs, **options)
         if drawn and beside:
             drawn = module.figure([*runs, *beside], **options)

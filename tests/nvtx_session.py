@@ -7,11 +7,11 @@ interpreter.choose("cpu")
 import torch  # noqa: E402
 
 from spec_decode_bench.harness.config.load import Measure  # noqa: E402
-from spec_decode_bench.harness.profiling.workload import Workload  # noqa: E402
 from spec_decode_bench.harness.records.endings import ending  # noqa: E402
-from spec_decode_bench.harness.records.profile import PHASES  # noqa: E402
 from spec_decode_bench.harness.session.evaluator import Evaluator  # noqa: E402
 from spec_decode_bench.harness.session.messages import Job  # noqa: E402
+from spec_decode_bench.profiler.records import PHASES  # noqa: E402
+from spec_decode_bench.profiler.workload import Workload  # noqa: E402
 from tests import factory  # noqa: E402
 
 OPERATOR, HEALTHY = "decode_native", "chain"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from spec_decode_bench import bench
 from tests import factory
-from tests.harness.cli.test_cli import call
+from tests.cli.test_cli import call
 from tests.tier import full
 from tools import splice
 
@@ -130,7 +130,7 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
 
 def sources_today(*variants, changed=()):
     """As a record of today's code has them, but for the files ``changed``."""
-    files = {name: now for one in variants for name, now in splice.code_of_variants()[one].items()}
+    files = {name: min(now) for one in variants for name, now in splice.code_of_variants()[one].items()}
     return files | dict.fromkeys(changed, "0" * 16)
 
 
@@ -164,7 +164,7 @@ def test_the_way_of_a_cell_names_functions_that_exist():
     first, second = numbers[: numbers.index(1, 1)], numbers[numbers.index(1, 1) :]
     assert (first, second) == (list(range(1, len(first) + 1)), list(range(1, len(second) + 1)))
     assert len(first) <= 45
-    missing = [(file, name) for _, file, name in hops if name not in functions_of((ROOT / "harness" / file).resolve())]
+    missing = [(file, name) for _, file, name in hops if name not in functions_of(ROOT / file)]
     assert missing == []
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
-from tests.harness.cli.test_cli import call
+from tests.cli.test_cli import call
 
 ROOT = Path(__file__).parents[1]
 #: file -> (operator, its variant)

@@ -129,7 +129,7 @@ def test_commands_that_measure_nothing_do_not_load_torch():
 def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
     """By the process that plans and by the one that measures."""
     slow = ("scipy.stats", "matplotlib", "hypothesis", "torch._inductor", "torch._dynamo")
-    loaded = "import spec_decode_bench.harness.cli.run, harness.session.evaluator, harness.discover as d; d.discover()"
+    loaded = "import spec_decode_bench.cli.run, harness.session.evaluator, harness.discover as d; d.discover()"
     program = f"import sys; {loaded}; print(*({set(slow)} & set(sys.modules)))"
     done = run_python(program)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr

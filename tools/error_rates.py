@@ -4,7 +4,7 @@ A SIDE is a folder of records of several processes of one commit on one machine,
 From each the tool draws sides of 3 to 8 processes a thousand times and compares them, unchanged and with one cell of
 head made slower; it does the same with made-up noise. Every rule sees the same samples:
 
-    suite          this suite: harness/analysis/moderated.py, with the preset pr
+    suite          this suite: regression/moderated.py, with the preset pr
     bootstrap      one process a side, bootstrap interval of the ratio of medians beyond 2 %, 0.1 us
     mann_whitney   two-sided Mann-Whitney test at 0.05 over all samples of all processes
     criterion      as Criterion.rs: difference of means significant at 0.05, its 95 % interval beyond a noise of 1 %
@@ -32,10 +32,11 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import rankdata
 
-from spec_decode_bench.harness.analysis import moderated, stats
-from spec_decode_bench.harness.analysis.compare import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
+from spec_decode_bench.harness.analysis import stats
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.records.select import chosen, read_side
+from spec_decode_bench.regression import moderated
+from spec_decode_bench.regression.comparison import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
 
 #: Rounds of a synthetic process.
 ROUNDS = 15

@@ -25,9 +25,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from spec_decode_bench.decode_loop import records as loop_schema
+from spec_decode_bench.decode_loop.analysis import alone, delta, reference_of, value
+from spec_decode_bench.decode_loop.analysis import by_point as loops_by_point
+from spec_decode_bench.decode_loop.records import Loop
+from spec_decode_bench.decode_loop.tables import interval_text, loop_tables, percent_text
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
-from spec_decode_bench.harness.analysis.decode_loop import alone, delta, reference_of, value
-from spec_decode_bench.harness.analysis.decode_loop import by_point as loops_by_point
 from spec_decode_bench.harness.analysis.estimators import estimates, reason_to_disagree, residuals
 from spec_decode_bench.harness.analysis.seconds import ACTIVITIES, seconds_of
 from spec_decode_bench.harness.analysis.stats import (
@@ -41,22 +44,19 @@ from spec_decode_bench.harness.analysis.stats import (
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash, variant_files
 from spec_decode_bench.harness.discover import ROOT, discover
-from spec_decode_bench.harness.records import decode_loop as loop_schema
 from spec_decode_bench.harness.records import schema
-from spec_decode_bench.harness.records.decode_loop import Loop
 from spec_decode_bench.harness.records.differences import MATTERS, PURPOSES, Purpose, matters
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.records.profile import PROFILE, Profile, Session, read_document
 from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, Run, Status
 from spec_decode_bench.harness.report.across_gpus import summary_table
-from spec_decode_bench.harness.report.decode_loop import interval_text, loop_tables, percent_text
 from spec_decode_bench.harness.report.escape import as_code, as_text
-from spec_decode_bench.harness.report.profile import profile_tables
-from spec_decode_bench.harness.report.profile import summary as summary_of
 from spec_decode_bench.harness.report.table import markdown, untitled
 from spec_decode_bench.harness.report.tables import point_columns
 from spec_decode_bench.harness.wording import counted, did_you_mean, signed, significant
+from spec_decode_bench.profiler.records import PROFILE, Profile, Session, read_document
+from spec_decode_bench.profiler.tables import profile_tables
+from spec_decode_bench.profiler.tables import summary as summary_of
 from tools.mutate import all_cases, tally
 
 REFERENCE = Path("results", "reference")

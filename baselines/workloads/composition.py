@@ -12,7 +12,7 @@ from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from spec_decode_bench.baselines.workloads.engine_state import EngineShape, EngineState, LoopBinding
+from spec_decode_bench.decode_loop.engine_state import EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Expected, Operator, Point
 
 if TYPE_CHECKING:

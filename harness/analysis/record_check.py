@@ -6,8 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.analysis.warnings import audit_warnings, disturbed_samples
-from spec_decode_bench.harness.records.decode_loop import Loop
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.harness.wording import counted

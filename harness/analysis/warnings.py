@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.analysis.estimators import disagreement
-from spec_decode_bench.harness.records.decode_loop import Loop
 from spec_decode_bench.harness.records.schema import Cell, Run
 from spec_decode_bench.harness.wording import counted
 

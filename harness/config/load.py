@@ -16,9 +16,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import msgspec
 import yaml
 
+from spec_decode_bench.decode_loop.configuration import DecodeLoop
 from spec_decode_bench.harness.analysis.cache_states import CacheName
 from spec_decode_bench.harness.analysis.itl_tpot import ServingModel
-from spec_decode_bench.harness.config.decode_loop import DecodeLoop
 from spec_decode_bench.harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -13,10 +13,10 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 from msgspec import structs
 
-from spec_decode_bench.baselines.workloads.engine_state import EngineShape
-from spec_decode_bench.harness.config.decode_loop import DecodeLoop, geometry_name
+from spec_decode_bench.decode_loop.configuration import DecodeLoop, geometry_name
+from spec_decode_bench.decode_loop.engine_state import EngineShape
+from spec_decode_bench.decode_loop.records import Loop, loop_key
 from spec_decode_bench.harness.contract import Buffers
-from spec_decode_bench.harness.records.decode_loop import Loop, loop_key
 from spec_decode_bench.harness.records.schema import (
     Audit,
     Cell,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.contract import COMPILER, GPU, in_buffers
 from spec_decode_bench.harness.packages import in_words
-from spec_decode_bench.harness.records.decode_loop import Loop
 from spec_decode_bench.harness.records.schema import Cell, Code, Finding, Place, Reason
 from spec_decode_bench.harness.wording import counted, significant
 

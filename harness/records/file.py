@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
 from spec_decode_bench.harness.wording import printable
 

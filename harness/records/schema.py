@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from spec_decode_bench.harness.records.decode_loop import Loop
+    from spec_decode_bench.decode_loop.records import Loop
 
 SCHEMA_VERSION = 3
 

@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Cell, Environment
 from spec_decode_bench.harness.report.folding import folded, longest_line, longest_part, longest_word, spaced

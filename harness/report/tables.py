@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
 from spec_decode_bench.harness.analysis.stats import (
     COPY_BOUND,
@@ -25,7 +26,6 @@ from spec_decode_bench.harness.analysis.warnings import (
     known_failure_warnings,
     throttling_warnings,
 )
-from spec_decode_bench.harness.records.decode_loop import Loop
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Cell, Header, Proof, Run, axis_texts
 from spec_decode_bench.harness.report.table import Entry, Table, variant_table

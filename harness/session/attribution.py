@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spec_decode_bench.harness.records.decode_loop import Loop
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.records.schema import Cell
 from spec_decode_bench.harness.session.messages import Heartbeat
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec_decode_bench.harness.config.work_items import Cells
-from spec_decode_bench.harness.discover import FOLDERS, ROOT, UPSTREAM
+from spec_decode_bench.harness.import_by_content import PACKAGES, ROOT, SUITE
 from spec_decode_bench.harness.records.schema import Cell, Segment
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.session import Progress, Session
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 #: What a node needs of the checkout, and the suffixes of what stands beside a file of --variants.
-SHIPPED, BESIDE = (*FOLDERS, UPSTREAM, "harness", "bench.py"), (".cu", ".cuh", ".py")
+SHIPPED = (*PACKAGES, "bench.py", f"{SUITE}.py")
+BESIDE = (".cu", ".cuh", ".py")
 #: How Ray names the model of a node's GPUs among its resources.
 MODEL = "accelerator_type:"
 #: Seconds for an actor to be placed on a free GPU and to be ready.

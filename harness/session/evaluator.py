@@ -64,7 +64,7 @@ from spec_decode_bench.harness.verify.process_state import ProcessState
 from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
-    from spec_decode_bench.harness.records.decode_loop import Loop
+    from spec_decode_bench.decode_loop.records import Loop
     from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 
 #: Before the calibration the GPU is under full load until it has had the same clock at the end of STEADY_STEPS steps in
@@ -394,7 +394,7 @@ class Evaluator:
 
     def loop(self, item: LoopItem) -> Iterator[Heartbeat | Loop]:
         """All stacks of a decode loop. Raises ContextLost."""
-        from spec_decode_bench.harness.session.loop_evaluator import LoopEvaluator
+        from spec_decode_bench.decode_loop.evaluator import LoopEvaluator
 
         self._loops = self._loops or LoopEvaluator(self, self._job.seed, self._job.device)
         return self._loops.loop(item)

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import Cells, Checked, LoopItem, OfVariant, RandomBatches, Verify
 from spec_decode_bench.harness.contract import Buffers
-from spec_decode_bench.harness.records.decode_loop import Loop
 from spec_decode_bench.harness.records.schema import Calibration, Cell, Environment, Finding, Place, Status
 
 Role = Literal["evaluate", "audit", "compare"]

@@ -28,8 +28,8 @@ from spec_decode_bench.harness.discover import ROOT, Catalog
 from spec_decode_bench.harness.import_by_content import SUITE
 from spec_decode_bench.harness.packages import files_of, folder_of
 from spec_decode_bench.harness.records.schema import Audit, Environment, Proof
-from spec_decode_bench.harness.session.changed_cells import ENGINE, closure_hashes
 from spec_decode_bench.harness.session.sources import package_needs
+from spec_decode_bench.regression.changed_cells import ENGINE, closure_hashes
 
 #: Environment variable: the folder of the proofs, or "off".
 FOLDER = "BENCH_PROOF_CACHE"

@@ -16,9 +16,9 @@ from typing import Any
 
 from msgspec import structs
 
+from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.analysis import estimators
 from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
-from spec_decode_bench.harness.records.decode_loop import Loop
 from spec_decode_bench.harness.records.schema import (
     SCHEMA_VERSION,
     Audit,

@@ -38,7 +38,8 @@ def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Itera
     files = dict.fromkeys(sorted(extra.get(path, path) for path in closure))
     texts = {text for item in items for text in _texts(list(item.axes.values()))}
     files |= dict.fromkeys(Path(text) for text in sorted(texts) if _is_file(text))
-    engine = hashlib.sha256("".join(_hash(path) for path in _code(ROOT / "harness")).encode()).hexdigest()[:DIGITS]
+    code = [path for folder in ("harness", "decode_loop") for path in _code(ROOT / folder)]
+    engine = hashlib.sha256("".join(map(_hash, code)).encode()).hexdigest()[:DIGITS]
     named = {_name(path): path for path in files} | files_of(package_needs(variants))
     return {ENGINE: engine} | {name: _hash(path) for name, path in named.items()}
 

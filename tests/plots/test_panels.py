@@ -6,13 +6,14 @@ import pytest
 from matplotlib.text import Text
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.analysis.compare import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
 from spec_decode_bench.harness.analysis.stats import Interval
 from spec_decode_bench.harness.records.schema import Metrics
-from spec_decode_bench.plots import _by_gpu, _style, regression, speedup
+from spec_decode_bench.plots import _by_gpu, _style, speedup
 from spec_decode_bench.plots._axes import panel_title
 from spec_decode_bench.plots._panels import panels
 from spec_decode_bench.plots._speedup_table import speedup_table
+from spec_decode_bench.regression.comparison import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
+from spec_decode_bench.regression.plots import regression
 from tests import factory
 from tests.plots.test_plots import long_labels_run, one_variant_run, untimed_run, wide_run
 from tests.tier import few

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from spec_decode_bench.harness.analysis.compare import compare
 from spec_decode_bench.harness.analysis.stats import trimmed_mean
+from spec_decode_bench.regression.comparison import compare
 from tests import factory
 from tests.sides import side, write_side
 from tools import error_rates

@@ -34,7 +34,7 @@ from spec_decode_bench.harness.records.schema import Checkout
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.upstream import deep_gemm, flash_mla, sglang
 from spec_decode_bench.upstream._kernel_source import triton_kernel
-from tests.harness.cli.test_gate import commit, git
+from tests.regression.test_gate import commit, git
 
 KERNELS = """
 import nothing_that_is_installed

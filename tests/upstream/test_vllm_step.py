@@ -14,7 +14,7 @@ from spec_decode_bench.harness.verify.edge_cases import in_place
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.upstream import _vllm, vllm_gather_block_tables, vllm_post_update
 from spec_decode_bench.upstream._kernel_source import definitions
-from tests.harness.decode_loop.loops import decode_loop, parts, shape, workload
+from tests.decode_loop.loops import decode_loop, parts, shape, workload
 from tests.runnable import DEVICE
 from tests.upstream import engine_files
 

@@ -9,7 +9,7 @@ from spec_decode_bench.harness.analysis.record_check import CHECKS, problems
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Proof
 from tests import factory
-from tests.harness.cli.test_cli import call
+from tests.cli.test_cli import call
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 

@@ -10,28 +10,29 @@ from matplotlib.text import Text
 from msgspec.structs import replace
 from rich.console import Console
 
+from spec_decode_bench.cli import doctor
+from spec_decode_bench.cli.run_report import report
 from spec_decode_bench.harness.analysis import estimators
-from spec_decode_bench.harness.analysis.compare import compare
 from spec_decode_bench.harness.analysis.warnings import (
     audit_warnings,
     disagreeing_cells,
     measurement_warnings,
     throttling_warnings,
 )
-from spec_decode_bench.harness.cli import doctor
-from spec_decode_bench.harness.cli.run_report import report
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.report.comparison import comparison_console, comparison_markdown
 from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.harness.session.messages import Ready
 from spec_decode_bench.harness.session.session import Session, header
 from spec_decode_bench.harness.session.session import segment as process_line
-from spec_decode_bench.plots import calibration, itl_tpot, latency, regression, speedup
+from spec_decode_bench.plots import calibration, itl_tpot, latency, speedup
+from spec_decode_bench.regression.comparison import compare
+from spec_decode_bench.regression.comparison_report import comparison_console, comparison_markdown
+from spec_decode_bench.regression.plots import regression
 from tests import factory
+from tests.cli.test_cli import call
 from tests.fake_worker import FakeWorkers, evaluator
-from tests.harness.cli.test_cli import call
 from tests.harness.session.test_resume import says, segment
 from tests.tier import few
 

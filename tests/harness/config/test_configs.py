@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spec_decode_bench.decode_loop.configuration import DecodeLoop, Geometry
 from spec_decode_bench.harness.analysis.itl_tpot import ServingModel
-from spec_decode_bench.harness.config.decode_loop import DecodeLoop, Geometry
 from spec_decode_bench.harness.config.load import Config, Measure, load
 from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.contract import Point

@@ -11,23 +11,23 @@ import pytest
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.analysis.compare import Rule, compare
-from spec_decode_bench.harness.cli.run_report import print_run
+from spec_decode_bench.cli.run_report import print_run
 from spec_decode_bench.harness.records.file import lines_of, read_run, write_run
 from spec_decode_bench.harness.records.merge import merge
 from spec_decode_bench.harness.records.schema import Run, Segment
-from spec_decode_bench.harness.report.comparison import (
-    comparison_console,
-    comparison_html,
-    comparison_json,
-    comparison_markdown,
-)
 from spec_decode_bench.harness.report.console import PrintableConsole
 from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.harness.wording import printable
 from spec_decode_bench.plots import draw_all
-from spec_decode_bench.plots.regression import draw
+from spec_decode_bench.regression.comparison import Rule, compare
+from spec_decode_bench.regression.comparison_report import (
+    comparison_console,
+    comparison_html,
+    comparison_json,
+    comparison_markdown,
+)
+from spec_decode_bench.regression.plots.regression import draw
 from tests import factory
 from tests.tier import few, full
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.cli import run_report
+from spec_decode_bench.cli import run_report
 from spec_decode_bench.harness.records.file import Writer, read_run, write_run
 from spec_decode_bench.harness.records.schema import Cell, Code, Metrics, Reason, RecordError, Segment
 from spec_decode_bench.harness.wording import printable

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from spec_decode_bench.harness.records.schema import Segment
 from spec_decode_bench.harness.records.select import chosen, is_chosen
 from tests import factory
-from tests.harness.cli.test_cli import call
+from tests.cli.test_cli import call
 from tests.tier import full
 
 CELL = replace(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from spec_decode_bench.harness.analysis.stats import interval
 from spec_decode_bench.harness.report.export import OUTCOME, table, write_csv
 from tests import factory
-from tests.harness.cli.test_cli import call
+from tests.cli.test_cli import call
 
 
 def example():

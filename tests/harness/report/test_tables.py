@@ -9,13 +9,13 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 from rich.console import Console
 
-from spec_decode_bench.harness.analysis.compare import compare
 from spec_decode_bench.harness.records.schema import Status
-from spec_decode_bench.harness.report.comparison import comparison_console
 from spec_decode_bench.harness.report.console import PIPED_WIDTH, make_console, print_rows, print_tables
 from spec_decode_bench.harness.report.folding import folded
 from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.harness.report.tables import result_tables
+from spec_decode_bench.regression.comparison import compare
+from spec_decode_bench.regression.comparison_report import comparison_console
 from tests import factory
 
 CPU = factory.cpu_environment()

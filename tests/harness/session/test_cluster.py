@@ -20,7 +20,7 @@ from spec_decode_bench.harness.records.schema import Cell, Segment  # noqa: E402
 from spec_decode_bench.harness.session.cluster import ClusterError, cluster_gpus, connected  # noqa: E402
 from spec_decode_bench.harness.session.gpus import SeveralGpus  # noqa: E402
 from spec_decode_bench.harness.session.messages import Job  # noqa: E402
-from tests.harness.cli.test_cli import TINY, call  # noqa: E402
+from tests.cli.test_cli import TINY, call  # noqa: E402
 from tests.processes import has_ended, run_python  # noqa: E402
 from tests.tier import full  # noqa: E402
 

@@ -12,7 +12,7 @@ from spec_decode_bench.harness.records.schema import Cell
 from spec_decode_bench.harness.session.kept_workers import KeptWorkers
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session
-from tests.harness.cli.test_cli import TINY
+from tests.cli.test_cli import TINY
 
 JOB = Job("cpu", (), 7, Measure(min_rounds=2, max_rounds=2), timed=True)
 

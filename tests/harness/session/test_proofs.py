@@ -12,7 +12,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.cli.recording import _Remembered
+from spec_decode_bench.harness.command.recording import _Remembered
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.sweep import cells
 from spec_decode_bench.harness.config.work_items import Cells
@@ -23,7 +23,7 @@ from spec_decode_bench.harness.session import evaluator, proofs
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.timing.environment import describe
 from tests import factory
-from tests.harness.cli.test_cli import TINY, call
+from tests.cli.test_cli import TINY, call
 
 MINE = """
 from spec_decode_bench.harness.contract import variant

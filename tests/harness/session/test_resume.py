@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.cli import commands
+from spec_decode_bench.cli import commands
 from spec_decode_bench.harness.config.sweep import cells
 from spec_decode_bench.harness.config.work_items import Cells
 from spec_decode_bench.harness.discover import discover
@@ -14,8 +14,8 @@ from spec_decode_bench.harness.records.schema import Cell, Metrics, RecordError,
 from spec_decode_bench.harness.session.messages import Ready
 from spec_decode_bench.harness.session.sources import source_hashes
 from tests import factory
+from tests.cli.test_cli import TINY, call
 from tests.fake_worker import FakeWorkers
-from tests.harness.cli.test_cli import TINY, call
 
 POINTS = [f"batch_size={size},context_len=uniform(1000;100000)" for size in (3, 4)]
 KEYS = [f"decode_native/{name}/{point}" for point in POINTS for name in ("chain_clamp", "flat_view")]
@@ -44,7 +44,7 @@ def bench(tmp_path, monkeypatch):
                 yield item.cell(name, Status.PASSED, metrics=metrics)
 
         workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
-        monkeypatch.setattr("spec_decode_bench.harness.cli.run.start_worker", workers)
+        monkeypatch.setattr("spec_decode_bench.cli.run.start_worker", workers)
         code, out, err = call(*configs, "--device", "cpu", "--no-plots", *arguments)
         return code, out, says(err), workers
 
@@ -190,7 +190,7 @@ def test_an_interrupt_while_plots_are_drawn_leaves_a_complete_record(bench, monk
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spec_decode_bench.harness.cli.recording.report", interrupt)
+    monkeypatch.setattr("spec_decode_bench.harness.command.recording.report", interrupt)
     code, _, err, _ = bench("--out", "my runs")
     said = (
         "the record my runs/run.jsonl is complete; draw its plots with python bench.py plot 'my runs' --out 'my runs'"

@@ -9,8 +9,8 @@ import pytest
 import torch
 from msgspec import structs
 
+from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
-from spec_decode_bench.harness.config.loops import plan_loops
 from spec_decode_bench.harness.config.sweep import cells
 from spec_decode_bench.harness.config.work_items import Cells, Checked, Verify, keys_of
 from spec_decode_bench.harness.contract import COMPILER

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.harness.cli.test_cli import call
+from tests.cli.test_cli import call
 
 CONSUMER = """
 from spec_decode_bench.baselines.decode_native.chains import flat_view

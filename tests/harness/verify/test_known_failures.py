@@ -10,7 +10,7 @@ from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session import evaluator
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.plots import latency
-from tests.harness.cli.test_cli import call
+from tests.cli.test_cli import call
 from tests.tier import full
 
 PEER = """

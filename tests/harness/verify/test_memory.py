@@ -7,7 +7,7 @@ from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Code, Status
 from spec_decode_bench.harness.verify import memory
 from spec_decode_bench.harness.verify.points import tensor_bytes
-from tests.harness.cli.test_cli import call
+from tests.cli.test_cli import call
 
 HUGE = """\
 name: huge

@@ -1,0 +1,119 @@
+"""`bench.py verify CONFIG --point KEY`: one variant at one point, edge case or sequence, named as verify prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.text import Text
+
+from spec_decode_bench.cli.verification import full, known_failure_text
+from spec_decode_bench.harness.config.load import ConfigError
+from spec_decode_bench.harness.config.work_items import Cells, Checked, Verify
+from spec_decode_bench.harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
+from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.records.schema import Place, Status, split_key
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.wording import did_you_mean
+
+
+def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
+    """``operator/variant/`` and the name of an edge case or sequence, or axes as in the keys of --plan.
+
+    items: of the configuration. Their values of an axis, and its examples, are known by their labels; others must be
+           spelt as in YAML.
+
+    Raises ConfigError.
+    """
+    operator, variant = _variant(key, catalog)
+    name, buffers = _parts(split_key(key)[2])
+    names = [*(case.name for case in operator.edge_cases), *operator.sequences]
+    if name == Place.IMPORT:  # found before any of them
+        return Verify(operator=operator.name, variant=variant.name)
+    if name in names:
+        is_known = variant.known_failure_at(name, buffers) is not None
+        exactly = {"buffers": buffers, "known_failure": True} if is_known else {}
+        return Verify(operator=operator.name, variant=variant.name, name=name, **exactly)
+    if "=" not in name and name != "default":
+        raise ConfigError(f"--point {key}: no such edge case, sequence or axes{did_you_mean(name, names)}")
+    point = operator.complete(_values(key, operator, name, items))
+    if (rule := operator.broken_rule(point)) is not None:
+        raise ConfigError(f"--point {key}: {rule.message.format(**point)}")
+    return Verify(operator=operator.name, variant=variant.name, axes=dict(point))
+
+
+def _values(key: str, operator: Operator, label: str, items: Sequence[Cells]) -> dict[str, Any]:
+    """Axis -> its value, of those in the label of a point. Raises ConfigError."""
+    parts = [part.partition("=") for part in label.split(",") if label != "default"]
+    labels = {name: value for name, _, value in parts}
+    axes = {axis.name: axis for axis in operator.axes}
+    for name in labels.keys() - axes.keys():
+        raise ConfigError(f"--point {key}: no axis {name!r}{did_you_mean(name, list(axes))}")
+    values: dict[str, Any] = {}
+    default = operator.complete({})
+    for name in sorted(labels, key=lambda name: bool(axes[name].examples_at(default))):  # which may depend on sizes
+        used = [item.axes[name] for item in items if item.operator == operator.name]
+        known = [*used, *axes[name].examples_at(operator.complete(values))]
+        values[name] = _value(key, axes[name], labels[name], known)
+    return values
+
+
+def _parts(text: str) -> tuple[str, Buffers | None]:
+    """The name of an edge case, as verify prints it, without the suffix for its buffers."""
+    for buffers, suffix in BUFFERS.items():
+        if text.endswith(suffix):
+            return text.removesuffix(suffix), buffers
+    return text, None
+
+
+def _variant(key: str, catalog: Catalog) -> tuple[Operator, Variant]:
+    parts = key.split("/", 2)
+    if len(parts) < 3:
+        raise ConfigError(f"--point {key}: expected OPERATOR/VARIANT/POINT, as verify prints it")
+    if parts[0] == "loop":
+        raise ConfigError(f"--point {key}: a decode loop cannot be repeated by --point; name OPERATOR/VARIANT/POINT")
+    if parts[0] not in catalog.operators:
+        raise ConfigError(f"--point {key}: no operator {parts[0]!r}{did_you_mean(parts[0], list(catalog.operators))}")
+    names = [variant.name for variant in catalog.of(parts[0])]
+    if parts[1] not in names:
+        raise ConfigError(f"--point {key}: no variant {parts[1]!r} of {parts[0]}{did_you_mean(parts[1], names)}")
+    return catalog.operators[parts[0]], catalog.find(parts[0], parts[1])
+
+
+def _value(key: str, axis: Axis, label: str, known: Sequence[Any]) -> Any:
+    """The value of an axis with this label. Raises ConfigError."""
+    for value in known:
+        if axis.label(value) == label:
+            return value
+    try:
+        return axis.parse(yaml.safe_load(label))
+    except Exception as error:  # of YAML, or of the axis's parse=, which may be a user's
+        problem = error if isinstance(error, ValueError) else "it is spelt otherwise in the configuration"
+        raise ConfigError(f"--point {key}: {axis.name}={label}: {problem}") from None
+
+
+def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> bool:
+    """Print what the checks found there; True where the variant does not pass."""
+    variant = catalog.find(item.operator, item.variant)
+    if reason := unavailable(variant, job.device):
+        raise ConfigError(f"--point: {variant.id} is unavailable: {of_reason(reason)}")
+    with Session(job) as session:
+        findings = [outcome.finding for outcome in session.run([item]) if isinstance(outcome, Checked)]
+    for finding in findings:
+        place = in_buffers(finding.name, finding.buffers)
+        if finding.status is Status.KNOWN_FAILURE:
+            declared = variant.known_failure_at(finding.name, finding.buffers)
+            text = f"{variant.id} at {place}: declared unsupported ({declared}); found {known_failure_text(finding)}"
+            console.print(Text(text))
+            continue
+        detail = f": {full(finding)}" if finding.status.is_bad else ""
+        if finding.reason is not None:
+            detail = f": {of_reason(finding.reason)}"
+        style = "red" if finding.status.is_bad else ""
+        console.print(Text(f"{variant.id} at {place or 'some point'}: {finding.status}{detail}", style=style))
+    fine = any(finding.status in (Status.PASSED, Status.KNOWN_FAILURE) for finding in findings)
+    return not fine or any(finding.status.is_bad for finding in findings)

@@ -1,0 +1,246 @@
+"""`bench.py run`: plan each configuration, choose what measures it, and record it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from rich.text import Text
+
+from spec_decode_bench.decode_loop.planning import miniature, plan_loops
+from spec_decode_bench.harness.command.planning import (
+    cells_of,
+    cuda_sources,
+    load_config,
+    make_job,
+    plan_items,
+    point_command,
+    prepare,
+    print_broken,
+)
+from spec_decode_bench.harness.command.recording import Plan, default_folder, record
+from spec_decode_bench.harness.config.load import ConfigError, Source
+from spec_decode_bench.harness.config.sweep import parse_shard, shard_of
+from spec_decode_bench.harness.config.work_items import LoopItem, keys_of
+from spec_decode_bench.harness.discover import Catalog
+from spec_decode_bench.harness.exit_codes import INTERRUPTED, OK
+from spec_decode_bench.harness.records.file import is_empty_record, read_run, record_path
+from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.report.console import make_console, warn
+from spec_decode_bench.harness.session import proofs
+from spec_decode_bench.harness.session.gpus import Gpu, LocalGpu, SeveralGpus
+from spec_decode_bench.harness.session.kept_workers import KeptWorkers
+from spec_decode_bench.harness.session.resume import check_same_sweep
+from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.session.sources import source_hashes
+from spec_decode_bench.harness.session.worker import start_worker
+from spec_decode_bench.harness.timing.gpus import VisibleGpu, choose_gpus
+from spec_decode_bench.harness.wording import counted, printable
+
+
+def run(options: argparse.Namespace) -> int:
+    """One configuration after the other, each planned before the first begins; the first exit code that is not 0."""
+    resumed = _resumed(options)
+    sources = [load_config(options, config) for config in options.configs]
+    _check_several(options, sources)
+    gpus: Sequence[VisibleGpu] = ()
+    if not options.plan:
+        _check_sharing(options, any(source.config.decode_loop is not None for source in sources))
+        gpus = _gpus(options)
+        proofs.read_engine()  # while the fork server loads torch
+    device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
+    if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
+        raise KeyboardInterrupt
+    began = time.monotonic() if options.hold else options.began
+    if not options.plan:
+        print_broken(catalog)
+    plans = [replace(_planned(options, source, resumed, device, catalog), began=began) for source in sources]
+    if options.plan:
+        for plan in plans:
+            _print_plan(plan)
+        return OK
+    kept = KeptWorkers() if device == "cuda" and len(plans) > 1 else None
+
+    def measure(plan: Plan) -> int:
+        if len(plans) > 1:
+            make_console().rule(Text(plan.source.config.name))
+            plan = replace(plan, began=began if plan is plans[0] else time.monotonic())
+        return _on_cluster(options, plan) if options.cluster is not None else _here(plan, gpus, kept)
+
+    try:
+        return _in_turn(map(measure, plans))
+    finally:
+        if kept:
+            kept.close()
+
+
+def _in_turn(codes: Iterable[int]) -> int:
+    """The first exit code that is not 0, of runs that are measured while they are iterated over; none begins after an
+    interrupted one.
+    """
+    first = OK
+    for code in codes:
+        first = first or code
+        if code == INTERRUPTED:
+            break
+    return first
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+
+def _resumed(options: argparse.Namespace) -> Run | None:
+    """The record of --resume."""
+    if options.resume is None:
+        return None
+    path = record_path(options.resume)
+    if options.out is not None and options.out.resolve() != path.parent.resolve():
+        raise ConfigError(f"--resume completes {path}, where it is; leave --out {options.out} away")
+    if path.is_file() and is_empty_record(path):  # killed while it started, so this run is the first one
+        options.out = path.parent
+        return None
+    return read_run(path)
+
+
+def _miniature_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> tuple[list[LoopItem], Source]:
+    """What a CPU runs of decode loops. They are planned in full before, so that a mistake is found without a GPU."""
+    plan_loops(source, catalog)
+    small = miniature(source)
+    try:
+        return plan_items(options, small, catalog), small
+    except ConfigError:
+        plan_items(options, source, catalog)  # says what --only does not match
+        raise ConfigError(
+            f"a CPU runs a miniature of {source.path}, in which --only {' '.join(options.only)} matches no loop; "
+            "choose stacks by their names, or keys of its --plan"
+        ) from None
+
+
+def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> None:
+    """Raises ConfigError where several configurations cannot be combined with the rest."""
+    names = [source.config.name for source in sources]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two configurations are named {twice!r}; each gets a folder of its name")
+    flags = ("resume", "hold")
+    if len(sources) > 1 and (flag := next((name for name in flags if getattr(options, name)), None)):
+        raise ConfigError(f"--{flag.replace('_', '-')} takes one configuration; run the others by themselves")
+
+
+def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
+    """Raises ConfigError where --gpus or --cluster cannot be combined with the rest."""
+    if options.accelerators is not None and options.cluster is None:
+        raise ConfigError("--accelerators chooses GPUs of a cluster; give --cluster, too")
+    flag = "--cluster" if options.cluster is not None else "--gpus" if options.gpus is not None else None
+    if flag is None:
+        return
+    if loops:
+        raise ConfigError(f"{flag} shares the points of a sweep; run decode loops on one GPU, without it")
+    if flag == "--gpus" and options.device == "cpu":
+        raise ConfigError("--gpus and --device cpu exclude each other")
+
+
+def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
+    """The GPUs of --gpus on this machine; none without it."""
+    if options.gpus is None or options.cluster is not None:
+        return []
+    options.device = "cuda"
+    try:
+        return choose_gpus(options.gpus)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, device: str, catalog: Catalog) -> Plan:
+    """Raises ConfigError, DiscoveryError and RecordError."""
+    out = options.out
+    if out is not None and len(options.configs) > 1:
+        out = out / source.config.name
+    loops = source.config.decode_loop is not None
+    if loops and options.shard is not None:
+        raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
+    if loops and device == "cpu":
+        items, source = _miniature_items(options, source, catalog)
+    else:
+        items = plan_items(options, source, catalog)
+    if options.shard is not None:
+        items = shard_of(items, *parse_shard(options.shard))
+    if resumed:
+        check_same_sweep(resumed, source.config, keys_of(items))
+    if options.shard is not None and not (resumed or options.plan) and source.config.measure.seed is None:
+        raise ConfigError(
+            f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
+        )
+    cells = cells_of(items, catalog)
+    job = replace(make_job(options, source.config.measure, device, timed=True), brief=options.brief)
+    if resumed:
+        job = replace(job, seed=resumed.header.seed)
+    elif not loops:
+        job = replace(job, compiled=cuda_sources(items, catalog))
+    hashes = source_hashes(cells, catalog, job.variant_files)
+    return Plan(
+        source,
+        job,
+        catalog,
+        items,
+        cells,
+        hashes,
+        point_command(options, source),
+        out,
+        options.no_plots,
+        options.shard,
+        resumed,
+        options.reverify,
+    )
+
+
+def _print_plan(plan: Plan) -> None:
+    """Every cell, one key per line, for people and for grep; the count goes to stderr."""
+    keys = keys_of(plan.missing)
+    for key in keys:
+        print(printable(key))
+    group, cell = ("loop", "line") if plan.loops else ("point", "cell")
+    size = ", the miniature for a CPU" if plan.loops and plan.job.device == "cpu" else ""
+    print(f"{counted(len(plan.missing), group)}, {counted(len(keys), cell)}{size}", file=sys.stderr)
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def _here(plan: Plan, gpus: Sequence[VisibleGpu], kept: KeptWorkers | None) -> int:
+    """On this machine; on several GPUs where ``gpus`` names them."""
+    if kept and plan.loops:
+        kept.close()  # a loop has the GPU and its memory to itself
+    start = kept.start if kept else start_worker
+    if gpus:
+        jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
+        return _shared(plan, [LocalGpu(name, job, start) for name, job in jobs.items()])
+    return record(make_console(), plan, Session(plan.job, start))
+
+
+def _shared(plan: Plan, gpus: Sequence[Gpu]) -> int:
+    return record(make_console(), plan, SeveralGpus(gpus, plan.job.measure, warn))
+
+
+def _on_cluster(options: argparse.Namespace, plan: Plan) -> int:
+    """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
+    from spec_decode_bench.harness.session.cluster import ClusterError, cluster_gpus, connected
+
+    try:
+        with connected(options.cluster, options.variants) as cluster:
+            models = cluster.models(options.accelerators)
+            if plan.resumed and len(models) > 1:
+                raise ConfigError("--resume completes one record; name its model with --accelerators")
+
+            def measure(model: str) -> int:
+                gpus = cluster_gpus(plan.job, model, cluster.number(model, options.gpus))
+                out = plan.out
+                if options.accelerators is not None and not plan.resumed:
+                    out = out / model if out else default_folder(plan.source.config.name, model)
+                return _shared(replace(plan, out=out), gpus)
+
+            return _in_turn(map(measure, models))
+    except ClusterError as error:
+        raise ConfigError(str(error)) from None

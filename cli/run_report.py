@@ -1,0 +1,107 @@
+"""What a run shows and draws when it has ended, and its exit code."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import structs
+from rich.console import Console
+from rich.text import Text
+
+from spec_decode_bench.decode_loop.tables import PERCENTILES, loop_tables
+from spec_decode_bench.harness.analysis.seconds import seconds_of
+from spec_decode_bench.harness.discover import ROOT
+from spec_decode_bench.harness.exit_codes import BAD, OK
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import RecordError, Run, sources_compile
+from spec_decode_bench.harness.report.console import (
+    print_calibration_errors,
+    print_compiled,
+    print_counts,
+    print_endings,
+    print_environment,
+    print_seconds,
+    print_tables,
+    warn,
+)
+from spec_decode_bench.harness.report.table import Table, markdown
+from spec_decode_bench.harness.report.tables import result_tables
+from spec_decode_bench.harness.wording import counted
+
+REFERENCE = ROOT / "results" / "reference"
+#: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
+TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.jsonl -->"
+
+
+def exit_code(run: Run) -> int:
+    """1 where a CUDA source does not compile, or a cell or a stack is a mismatch or failed."""
+    fine = sources_compile(run.header.compiled) and not any(line.status.is_bad for line in (*run.cells, *run.loops))
+    return OK if fine else BAD
+
+
+def refuse_foreign_table(folder: Path) -> None:
+    """Raises RecordError where a new run would overwrite a table.md that none of this suite's runs wrote."""
+    path = folder / TABLE
+    with suppress(OSError):
+        if path.exists() and not path.read_bytes().startswith(OURS.encode()):
+            raise RecordError(
+                f"{path} was not written by a run and would be overwritten; choose another folder with --out"
+            )
+
+
+def print_run(console: Console, run: Run) -> list[Table]:
+    """The tables of a run, with what is to be known of it above and below them."""
+    tables = loop_tables(run) if run.loops else result_tables(run)
+    print_environment(console, run.header.environment)
+    print_calibration_errors(console, run.uncalibrated)
+    print_tables(console, [table for table in tables if table.kind != PERCENTILES])
+    if run.loops:
+        console.print(Text(f"\npercentiles of ITL and TPOT: {Path(run.path).parent / TABLE}", style="dim"))
+        print_counts(console, run.loops, "loop")
+        print_endings(console, ((loop.stack, loop) for loop in run.loops if ending(loop) is not None), "loop")
+    else:
+        console.print()
+        print_compiled(console, run.header.compiled)
+        print_counts(console, run.cells)
+        print_endings(console, ((cell.variant_id, cell) for cell in run.cells if cell.status.is_bad), "point")
+    return tables
+
+
+def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside it."""
+    began = time.monotonic()
+    tables = print_run(console, run)
+    print_seconds(console, seconds_of(run))
+    (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
+    drawn, references = [], []
+    if (run.cells or run.loops) and not no_plots:
+        from spec_decode_bench.plots import draw_all
+
+        references = _references(run)
+        drawn = draw_all([run], folder, beside=references)
+    plots = counted(len({path.stem for path in drawn}), "plot")
+    text = f"record, table and {plots}, made in {time.monotonic() - began:.1f} s: {folder}"
+    if drawn and references:
+        text += f", which also show {', '.join(f'{r.path} ({r.header.environment.gpu})' for r in references)}"
+    console.print(Text(text))
+
+
+def _references(run: Run) -> list[Run]:
+    """For a sweep without a GPU: the recorded GPU runs, at the points and in the cache state of this run."""
+    if run.header.environment.device == "cuda" or run.loops:
+        return []
+    points = {cell.point_key for cell in run.cells}
+    recorded = []
+    for path in sorted(REFERENCE.glob("**/*.jsonl")):
+        try:
+            reference = read_run(path)
+        except RecordError as error:
+            warn(f"not drawn beside this run: {error}")
+            continue
+        cells = [cell for cell in reference.cells if cell.point_key in points]
+        if cells and reference.cache == run.cache:
+            recorded.append(structs.replace(reference, cells=cells))
+    return recorded

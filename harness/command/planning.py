@@ -1,0 +1,146 @@
+"""What the flags that several commands share stand for: device, catalog, configuration, cells and job."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import secrets
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from spec_decode_bench.decode_loop.planning import operators_of, plan_loops
+from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.command import streams
+from spec_decode_bench.harness.config.load import ConfigError, Measure, Source, load, parse_overrides
+from spec_decode_bench.harness.config.sweep import plan
+from spec_decode_bench.harness.config.work_items import Cells, LoopItem
+from spec_decode_bench.harness.discover import UPSTREAM, Catalog, DiscoveryError, discover, wrong_with
+from spec_decode_bench.harness.lazy_torch import lazy_torch
+from spec_decode_bench.harness.records.schema import RecordError
+from spec_decode_bench.harness.report.console import warn
+from spec_decode_bench.harness.session.import_probe import ImportProbe
+from spec_decode_bench.harness.session.interrupt import exit_on_interrupt
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.wording import program
+
+
+def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
+    """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported.
+
+    import_limit_s: seconds that the import of a file of --variants may take.
+    """
+    with exit_on_interrupt():
+        device = device_of(options)
+        interpreter.choose(device)
+        with lazy_torch():
+            catalog = discover()  # while the server, of which a probe is forked, loads torch
+        if not options.variants:
+            return device, catalog
+        with ImportProbe(options.variants, device) as probe:
+            probe.wait(import_limit_s)
+        with lazy_torch():
+            return device, discover(options.variants)
+
+
+def device_of(options: argparse.Namespace) -> str:
+    """ "cuda" or "cpu". Raises ConfigError."""
+    if getattr(options, "cluster", None) is not None:  # the GPUs are elsewhere
+        return "cpu" if options.device == "cpu" else "cuda"
+    with exit_on_interrupt():
+        from spec_decode_bench.harness.timing.gpus import choose_device
+
+        try:
+            return choose_device(options.device)
+        except RuntimeError as error:
+            raise ConfigError(str(error)) from None
+
+
+def load_config(options: argparse.Namespace, config: str) -> Source:
+    """With --set, --seed and --baseline. Raises ConfigError."""
+    overrides = parse_overrides(options.set)
+    if options.seed is not None:
+        overrides["measure.seed"] = options.seed
+    baseline = getattr(options, "baseline", None)  # verify has none
+    if baseline is not None:
+        overrides["baseline"] = baseline
+    source = load(config, overrides)
+    return source if baseline is None else replace(source, lines={**source.lines, "baseline": f"--baseline {baseline}"})
+
+
+def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells] | list[LoopItem]:
+    """The points of a sweep, or decode loops. Raises ConfigError and DiscoveryError."""
+    _refuse_broken(source, catalog)
+    if source.config.decode_loop is not None:
+        return plan_loops(source, catalog, options.only)
+    return plan(source, catalog.operators, catalog.variants, options.only)
+
+
+def point_command(options: argparse.Namespace, source: Source) -> Callable[[str, int], str]:
+    """The command that verifies a variant at one place of this sweep, by its key and the seed of its inputs."""
+    same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
+    device = ["--device", options.device] if options.device != "auto" else []
+    words = [*program(), "verify", source.path, *itertools.chain(*same), *device]
+    return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
+
+
+def _refuse_broken(source: Source, catalog: Catalog) -> None:
+    """A file of these operators that cannot be imported would leave out its variants. Raises DiscoveryError."""
+    for file, reason in catalog.broken.items():
+        folder, operator = Path(file).parts[:2]
+        if source.config.decode_loop is not None or folder == UPSTREAM or operator in source.config.operators:
+            raise DiscoveryError(f"{file} cannot be used: {reason}")
+
+
+def cells_of(items: Sequence[Cells] | Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
+    """What items depend on: the points of a sweep themselves, or those that decode loops give to the operators of their
+    stacks. Raises DiscoveryError for an operator that cannot be used.
+    """
+    loops = [item for item in items if isinstance(item, LoopItem)]
+    points = [item for item in items if isinstance(item, Cells)]
+    points += operators_of(loops, catalog)
+    for name in dict.fromkeys(item.operator for item in points):
+        if (problem := wrong_with(catalog.operators[name], catalog.variants)) is not None:
+            raise DiscoveryError(problem)
+    return points
+
+
+def plan_cells(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells]:
+    """``cells_of`` what is planned. Raises ConfigError and DiscoveryError."""
+    return cells_of(plan_items(options, source, catalog), catalog)
+
+
+def seed_of(measure: Measure) -> int:
+    """A fresh one where the configuration has none."""
+    return secrets.randbelow(2**31) if measure.seed is None else measure.seed
+
+
+def make_job(options: argparse.Namespace, measure: Measure, device: str, timed: bool) -> Job:
+    """Verification alone draws a fresh seed, whatever the configuration has, unless --seed gives one."""
+    measure = measure if timed else structs.replace(measure, seed=options.seed)
+    return Job(device, tuple(options.variants), seed_of(measure), measure, timed)
+
+
+def cuda_sources(items: Sequence[Cells], catalog: Catalog) -> tuple[Path, ...]:
+    """Of all variants, to be compiled for every architecture where there is no GPU."""
+    return tuple(dict.fromkeys(source for variant in catalog.variants_of(items) for source in variant.sources))
+
+
+def print_broken(catalog: Catalog) -> None:
+    for complaint in catalog.complaints:
+        warn(complaint)
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Turns errors of files in the folder of --out into RecordErrors."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename == streams.NAME:
+            raise
+        raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None

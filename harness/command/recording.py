@@ -1,0 +1,341 @@
+"""The recording of a planned run: every cell is written at once, then tables are shown and plots drawn."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import structs
+from rich.console import Console
+
+from spec_decode_bench.cli.run_report import exit_code, refuse_foreign_table, report
+from spec_decode_bench.decode_loop.records import Loop
+from spec_decode_bench.harness.config.load import Source
+from spec_decode_bench.harness.config.work_items import Cells, LoopItem, WorkItem, keys_of, with_keys
+from spec_decode_bench.harness.discover import Catalog
+from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED
+from spec_decode_bench.harness.records.differences import changed_source
+from spec_decode_bench.harness.records.endings import of_finding
+from spec_decode_bench.harness.records.file import Line, Writer, read_run
+from spec_decode_bench.harness.records.schema import (
+    Audit,
+    Cell,
+    Environment,
+    Header,
+    Proof,
+    RecordError,
+    Run,
+    Segment,
+    Status,
+    audited,
+    rounded,
+)
+from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar
+from spec_decode_bench.harness.session import proofs
+from spec_decode_bench.harness.session.gpus import SeveralGpus
+from spec_decode_bench.harness.session.messages import Job, Ready
+from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources
+from spec_decode_bench.harness.session.session import Outcome, Progress, Session, header, segment, utc_now
+from spec_decode_bench.harness.session.sources import source_hashes
+from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.wording import counted, program
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run to measure: a sweep, or decode loops.
+
+    items:    what is measured.
+    cells:    what it depends on: the items of a sweep; the operators of a loop's stacks, with their variants.
+    sources:  hashes of the files that the cells depend on, of when they were planned.
+    repeat:   the command that verifies a variant at one place: (key, seed) -> text.
+    out:      folder of the record; None for a new one in results/.
+    shard:    "2/8" where this is one part of a sweep.
+    resumed:  the record to complete.
+    reverify: whether to verify variants that are remembered as proven, too.
+    began:    when the command, or what it does for this plan, began, by time.monotonic().
+    """
+
+    source: Source
+    job: Job
+    catalog: Catalog
+    items: Sequence[Cells] | Sequence[LoopItem]
+    cells: Sequence[Cells]
+    sources: dict[str, str]
+    repeat: Callable[[str, int], str]
+    out: Path | None
+    no_plots: bool
+    shard: str | None = None
+    resumed: Run | None = None
+    reverify: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def loops(self) -> bool:
+        return self.source.config.decode_loop is not None
+
+    @cached_property
+    def path(self) -> Path:
+        """Of the record."""
+        if self.resumed:
+            return Path(self.resumed.path)
+        return (self.out or default_folder(self.source.config.name, self.job.device, self.shard)) / "run.jsonl"
+
+    @cached_property
+    def missing(self) -> Sequence[Cells] | Sequence[LoopItem]:
+        """The items with what ``resumed`` lacks."""
+        return with_keys(self.items, set(self.resumed.missing)) if self.resumed else self.items
+
+    @property
+    def first_process(self) -> int:
+        """The number of the first process that measures now."""
+        return 1 + max((segment.process for segment in self.resumed.segments), default=0) if self.resumed else 0
+
+    def check_sources(self) -> None:
+        """Raises RunError where a file differs from when the cells were planned."""
+        if changed := changed_source(self.sources, source_hashes(self.cells, self.catalog, self.job.variant_files)):
+            raise RunError(f"{changed} was changed during the run, whose cells must all come from one version")
+
+
+@dataclass
+class Ending:
+    """How the measuring of a run ended.
+
+    interrupted: by Ctrl-C.
+    error:       why the run could not go on.
+    """
+
+    interrupted: bool = False
+    error: str | None = None
+
+
+def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
+    """Measure what is left of a plan into its record, show and draw the record; the exit code.
+
+    Ctrl-C keeps and reports what there is.
+    """
+    resumed, path = plan.resumed, plan.path
+    plan.check_sources()
+    if resumed and plan.missing:
+        check_same_sources(resumed, plan.sources)
+    left = plan.missing
+    if not resumed:
+        refuse_foreign_table(path.parent)
+    writer = Writer(path, resume=resumed is not None)
+    try:
+        ending = _measured(console, plan, left, writer.write, session) if left else Ending()
+        run = read_run(path)  # what is on disk counts
+    finally:
+        writer.close()
+    try:
+        report(console, run, path.parent, plan.no_plots)
+    except KeyboardInterrupt:
+        ending.interrupted = True
+    except OSError as error:
+        what = error.filename or f"to {path.parent}"
+        raise RecordError(f"cannot write {what}: {error.strerror}; the record {path} is complete") from None
+    if not ending.interrupted and ending.error is None:
+        ending.error = _unplanned(run)
+    if not ending.interrupted and ending.error is None:
+        return exit_code(run)
+    ended = "interrupted" if ending.interrupted else f"stopped: {ending.error}"
+    present, cells = len(run.cells) + len(run.loops), "lines" if plan.loops else "cells"
+    if run.missing:
+        kept = f"{present} of {len(run.header.cells)} {cells} are kept in {path}"
+        remedy = f"complete them with --resume {shlex.quote(str(path))}"
+    else:
+        kept = f"the record {path} is complete"
+        folder = str(path.parent)
+        remedy = f"draw its plots with {shlex.join([*program(), 'plot', folder, '--out', folder])}"
+    print_to_stderr(f"{ended}: {kept}; {remedy}")
+    return INTERRUPTED if ending.interrupted else BAD
+
+
+def _measured(
+    console: Console,
+    plan: Plan,
+    left: Sequence[WorkItem],
+    keep: Callable[[Line], None],
+    session: Session | SeveralGpus,
+) -> Ending:
+    """Keep the first line, and a line for everything that is ``left``, however the run ends. Raises RunError and
+    KeyboardInterrupt where it cannot begin.
+    """
+    ending, begun, planning_s = Ending(), False, time.monotonic() - plan.began
+    with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
+        try:
+            code = thread.submit(_code, plan).result  # while the processes start
+            if not plan.no_plots:
+                thread.submit(import_module, "spec_decode_bench.plots._style")  # matplotlib, which takes a second
+        except RuntimeError:  # the system starts no thread; the session, which needs some, says so
+            code = partial(_code, plan)
+        try:
+            with session:
+                remembered = _Remembered.of(plan, code(), session.environment)
+                items = remembered.marked(left)
+                for checked in session.verify_first(items):
+                    print_to_stderr(f"{checked.variant_id}: {of_finding(checked.finding)}")
+                    if name := checked.finding.name:
+                        print_to_stderr(f"this one alone: {plan.repeat(f'{checked.variant_id}/{name}', plan.job.seed)}")
+                keep(_first_line(plan, session.ready, planning_s))
+                begun = True
+                for outcome in session.run(items):
+                    if isinstance(outcome, Progress):
+                        update(outcome.done, outcome.doing)
+                        continue
+                    if isinstance(outcome, Segment):
+                        plan.check_sources()
+                    remembered.see(outcome)
+                    keep(structs.replace(outcome, process=plan.first_process + outcome.process))
+                remembered.keep()
+        except KeyboardInterrupt:
+            if not begun:
+                raise
+            ending.interrupted = True
+        except RunError as error:
+            if not begun:
+                raise
+            ending.error = str(error)
+    return ending
+
+
+@dataclass
+class _Remembered:
+    """The proofs of a run.
+
+    keys:    variant -> key of its proofs. proven: -> what earlier runs verified and audited.
+    gpus:    process -> the GPU that it measures on, as in Environment.
+    passed:  variant that this run verified -> on which GPU. failed: variants that failed in it.
+    audits:  variant -> what this run audited.
+    """
+
+    plan: Plan
+    environment: Environment
+    keys: dict[str, str]
+    proven: dict[str, proofs.Remembered]
+    gpus: dict[int, str | None] = field(default_factory=dict)
+    passed: dict[str, str | None] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    audits: dict[str, dict[str, Audit]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan, code: Mapping[str, str], environment: Environment) -> Self:
+        """code: as the files were since they were planned."""
+        plan.check_sources()  # the processes have imported them
+        keys = proofs.keys_of(code, environment, plan.source.config.measure.seed)
+        proven = {} if plan.reverify else proofs.load(keys)
+        return cls(plan, environment, keys, proven, {0: environment.gpu_id})
+
+    def marked(self, items: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        """The items with the proofs of their variants."""
+        if not self.proven:
+            return items
+        machine = proofs.machine_hash(self.environment)
+        proven = {variant: remembered.proof for variant, remembered in self.proven.items()}
+        return [self._with_audits(item.with_proofs(proven, machine)) for item in items]
+
+    def _with_audits(self, item: WorkItem) -> WorkItem:
+        if not isinstance(item, Cells):
+            return item
+        place = proofs.place(item.axes, self.plan.job.measure.cache)
+        audits = {name: self.proven[item.id_of(name)].audits.get(place) for name in item.proven}
+        return structs.replace(item, audits={name: audit for name, audit in audits.items() if audit is not None})
+
+    def see(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Segment):
+            if proofs.machine_hash(outcome.environment) == proofs.machine_hash(self.environment):
+                self.gpus[outcome.process] = outcome.environment.gpu_id
+            return
+        if isinstance(outcome, Cell):
+            variants, proven = {outcome.variant_id}, {outcome.variant_id} if outcome.proof else set()
+        elif isinstance(outcome, Loop):  # of a stack that fails, all are verified again
+            variants, proven = {"/".join(part) for part in outcome.operators.items()}, set(outcome.proofs)
+        else:
+            return
+        if outcome.status.is_bad:
+            self.failed |= variants
+        elif outcome.status is Status.PASSED and outcome.process in self.gpus:
+            gpu_id = self.gpus[outcome.process]
+            for variant in variants - proven:
+                self.passed.setdefault(variant, gpu_id)
+            if isinstance(outcome, Cell) and outcome.audit is None and (counts := audited(outcome.metrics)):
+                place = proofs.place(outcome.axes, self.plan.job.measure.cache)
+                proof = self._proof(outcome.variant_id, gpu_id)
+                self.audits.setdefault(outcome.variant_id, {})[place] = Audit(proof=proof, counts=counts)
+
+    def _proof(self, variant: str, gpu_id: str | None) -> Proof:
+        return Proof(key=self.keys.get(variant, ""), verified_at=utc_now().isoformat(), gpu_id=gpu_id)
+
+    def _keys_now(self) -> dict[str, str]:
+        return proofs.keys_of(_code(self.plan), self.environment, self.plan.source.config.measure.seed)
+
+    def keep(self) -> None:
+        """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""
+        for variant in self.failed & set(self.keys):
+            proofs.forget(self.keys[variant])
+        new = {**self.passed, **self.audits}.keys() - self.failed
+        now = self._keys_now() if new else {}
+        for variant in sorted(new):
+            if variant in now and now[variant] == self.keys.get(variant):
+                before = self.proven.get(variant)
+                proof = before.proof if before else self._proof(variant, self.passed[variant])
+                proofs.store(proofs.Remembered(proof, self.audits.get(variant, {})))
+
+
+def _code(plan: Plan) -> dict[str, str]:
+    return proofs.code_of(plan.catalog.variants_of(plan.cells), plan.catalog)
+
+
+def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment:
+    """Raises RecordError where this is not the machine of ``resumed``."""
+    start_s = ready.seconds.get("start", 0.0) + planning_s
+    ready = structs.replace(ready, seconds=rounded(ready.seconds | {"start": start_s}))
+    if plan.resumed:
+        check_same_machine(plan.resumed, ready.environment)
+        return segment(ready, "resumed", plan.job.measure.cache, plan.first_process)
+    return header(
+        ready,
+        msgspec.to_builtins(plan.source.config),
+        seed=plan.job.seed,
+        shard=plan.shard,
+        cells=tuple(keys_of(plan.items)),
+        command=command_line(),
+        variants=tuple(dict.fromkeys(variant.id for variant in plan.catalog.variants_of(plan.cells))),
+        sources=plan.sources,
+    )
+
+
+def _unplanned(run: Run) -> str | None:
+    """What the cells of a finished run are not as planned; None where each planned one is there once."""
+    if missing := run.missing:
+        return f"{counted(len(missing), 'planned cell')} not measured, the first is {missing[0]}"
+    written = Counter(cell.key for cell in run.cells)
+    twice = next((key for key, count in written.items() if count > 1), None)
+    return None if twice is None else f"{twice} was written more than once"
+
+
+def command_line() -> str:
+    """As records have it."""
+    return shlex.join(["python", "bench.py", *sys.argv[1:]])
+
+
+def default_folder(name: str, device: str, shard: str | None = None) -> Path:
+    return new_folder(f"{name}-{device}", f"-{shard.replace('/', 'of')}" if shard else "")
+
+
+def new_folder(name: str, piece: str = "") -> Path:
+    """A new folder: two array tasks may begin in the same second."""
+    stem = f"{name}-{utc_now():%Y%m%dT%H%M%S}{piece}"
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(folder for candidate in names if not (folder := Path("results") / candidate).exists())

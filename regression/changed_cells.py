@@ -1,0 +1,53 @@
+"""Which cells a change can reach: those whose code differs between two checkouts. For `gate`, which measures them, and
+some others as controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spec_decode_bench.harness.dependencies import dependencies, file_hash, variant_files
+from spec_decode_bench.harness.import_by_content import PACKAGES
+from spec_decode_bench.harness.records.schema import split_key
+
+#: What launches, verifies and times: what it imports is part of every cell.
+ENGINE = (Path("harness/session/worker.py"), Path("harness/session/evaluator.py"))
+#: Controls of a gate.
+CONTROLS = 6
+
+
+def changed_cells(
+    keys: Sequence[str], base: Path, head: Path, extra: Sequence[Path] = (), data: Iterable[Path] = ()
+) -> list[str]:
+    """The keys whose code differs: the files that define variant and operator with all that they depend on, or the
+    engine's. A variant that is not in both checkouts, or that no ``@variant`` names, counts as changed.
+
+    extra: files of --variants, relative to both checkouts or outside of them. data: what may be files that all cells
+    read, such as traces, likewise.
+    """
+    of_all = (*ENGINE, *data)
+    if closure_hashes(base, of_all) != closure_hashes(head, of_all):
+        return list(keys)
+    definitions = [(root, variant_files(root, extra)) for root in (base, head)]
+    same: dict[str, bool] = {}
+    for operator, variant, _ in map(split_key, keys):
+        name = f"{operator}/{variant}"
+        if name not in same:
+            of_operator = Path("baselines", operator, "operator.py")
+            sides = [closure_hashes(root, (files[name], of_operator)) for root, files in definitions if name in files]
+            same[name] = len(sides) == 2 and sides[0] == sides[1]
+    return [key for key in keys if not same["/".join(split_key(key)[:2])]]
+
+
+def controls(keys: Sequence[str]) -> list[str]:
+    """At most CONTROLS of the keys, from the first to the last."""
+    count = min(CONTROLS, len(keys))
+    return [keys[i * (len(keys) - 1) // max(count - 1, 1)] for i in range(count)]
+
+
+def closure_hashes(root: Path, files: Iterable[Path]) -> dict[str, str | None]:
+    """File -> hash of all that these depend on; None for one that is missing."""
+    closure = dependencies(files, root, PACKAGES)
+    names = {path: str(path.relative_to(root) if path.is_relative_to(root) else path) for path in closure}
+    return {name: file_hash(path) if path.is_file() else None for path, name in names.items()}

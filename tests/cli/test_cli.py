@@ -1,0 +1,741 @@
+"""bench.py as a user meets it: exit codes, what is kept when something goes wrong, what a pipe gets."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from spec_decode_bench import bench
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.session.interrupt import signals_interrupt
+from tests.processes import errors, has_ended, listening
+from tests.tier import few, full
+
+ROOT = Path(__file__).parents[2]
+TINY = """\
+name: tiny
+operators: [decode_native]
+variants: [chain_clamp, flat_view]
+sweep:
+  - batch_size: [3, 4]
+    context_len: {uniform: [1000, 100000]}
+measure: {time_budget_s: 0.2, min_rounds: 3, max_rounds: 3}
+"""
+
+#: Variants that do what no variant should.
+ADVERSARIES = """
+import os, signal, sys, torch
+from spec_decode_bench.harness.contract import variant
+
+
+@variant("decode_native")
+def dies_in_setup(point, x, out):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None, waives="no_alloc")
+def dies_while_timed(point, x, out):
+    fill = out.buffer[: point.batch_size * point.max_decode_len]
+    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=fill.device)
+
+    def launch():
+        if point.batch_size == 4 and "harness/timing" in sys._getframe(1).f_code.co_filename:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fill.copy_(((x.seq_lens[:, None] + steps).clamp_(min=0) // point.compress_ratio).flatten())
+
+    return launch
+
+
+@variant("decode_native")
+def raises_in_setup(point, x, out):
+    raise ValueError("no tile fits\\nand more")
+
+
+@variant("decode_native")
+def returns_nothing(point, x, out):
+    out.buffer.zero_()
+
+
+@variant("decode_native")
+def wrong_everywhere(point, x, out):
+    def launch():
+        out.buffer[: point.batch_size * point.max_decode_len] = 7
+
+    return launch
+
+
+@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None, waives="no_alloc")
+def wrong_at_three(point, x, out):
+    fill = out.buffer[: point.batch_size * point.max_decode_len]
+    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=fill.device)
+
+    def launch():
+        fill.copy_(((x.seq_lens[:, None] + steps).clamp_(min=0) // point.compress_ratio).flatten())
+        if point.batch_size == 3:
+            fill[-1] += 1
+
+    return launch
+
+
+@variant("decode_native", requires="nowhere_to_be_found")
+def needs_a_module(point, x, out):
+    raise AssertionError("must not be called")
+"""
+
+
+def call(*arguments):
+    """One command in this process: (exit code, stdout, stderr)."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = bench.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+    return code, out.getvalue(), err.getvalue()
+
+
+def completed(*arguments):
+    """``call``, with what it returns named as by subprocess.run."""
+    return SimpleNamespace(**dict(zip(("returncode", "stdout", "stderr"), call(*arguments), strict=True)))
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A small configuration in an otherwise empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return "tiny.yaml"
+
+
+@pytest.fixture(scope="module")
+def adversaries(tmp_path_factory):
+    path = tmp_path_factory.mktemp("variants") / "adversaries.py"
+    path.write_text(ADVERSARIES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def misbehaving(tmp_path_factory, adversaries):
+    """One sweep over two points with every adversary beside a variant that is right."""
+    folder = tmp_path_factory.mktemp("misbehaving")
+    (folder / "tiny.yaml").write_text(TINY.replace("variants: [chain_clamp, flat_view]\n", ""))
+    only = ["--only", "flat_view"]
+    for line in ADVERSARIES.splitlines():
+        if found := re.match(r"def (\w+)\(point", line):
+            only += ["--only", found[1]]
+    code, out, err = call(
+        folder / "tiny.yaml", "--variants", adversaries, *only, "--seed", 7, "--no-plots", "--out", folder / "out"
+    )
+    return SimpleNamespace(code=code, out=out, err=err, folder=folder, run=read_run(folder / "out" / "run.jsonl"))
+
+
+def cells_of(misbehaving, name):
+    return [cell for cell in misbehaving.run.cells if cell.variant == name]
+
+
+# --- a sweep with variants that misbehave -----------------------------------------------------------------------------
+
+
+def test_the_run_ends_with_1_and_every_cell_is_in_the_record(misbehaving):
+    assert misbehaving.code == 1
+    assert "Traceback" not in misbehaving.err + misbehaving.out
+    keys = [cell.key for cell in misbehaving.run.cells]
+    assert len(keys) == len(set(keys)) == 2 * 8
+    assert not misbehaving.run.truncated
+
+
+def test_a_right_variant_is_measured_among_wrong_ones(misbehaving):
+    for cell in cells_of(misbehaving, "flat_view"):
+        assert (cell.status, ending(cell)) == ("passed", None)
+        assert cell.metrics.rounds >= 3
+    assert len(cells_of(misbehaving, "flat_view")) == 2
+
+
+def test_a_variant_that_kills_its_process_fails_alone(misbehaving):
+    first, second = cells_of(misbehaving, "dies_in_setup")
+    assert (first.status, first.finding.check, first.finding.place) == ("failed", "no_crash", "edge_case")
+    assert first.finding.message == "the worker process was killed by SIGKILL"
+    assert second.status == "failed"
+    assert "killed by SIGKILL" in ending(second)
+    assert misbehaving.out.count("SIGKILL") >= 1
+
+
+def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what_it_had(misbehaving):
+    three, four = cells_of(misbehaving, "dies_while_timed")
+    assert three.status == "passed"
+    assert three.metrics.rounds >= 3
+    assert (four.status, ending(four)) == ("failed", "the worker process was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("raises_in_setup", "ValueError: no tile fits"),
+        ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure to time"),
+    ],
+)
+def test_a_variant_that_raises_fails_with_its_reason(name, reason, misbehaving):
+    for cell in cells_of(misbehaving, name):
+        assert cell.status == "failed"
+        assert reason in ending(cell)
+        assert "\n" not in ending(cell)
+        assert cell.metrics is None
+
+
+def test_a_wrong_answer_at_a_edge_case_names_tensor_index_expected_and_got(misbehaving):
+    for cell in cells_of(misbehaving, "wrong_everywhere"):
+        assert cell.status == "mismatch"
+        assert re.match(r"edge case '.+': .*context_lens.*\[b=0, j=0\] expected \d+, got 7", ending(cell)), ending(cell)
+
+
+def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_got(misbehaving):
+    three, four = cells_of(misbehaving, "wrong_at_three")
+    assert three.status == "mismatch"
+    found = re.search(r"context_lens.*\[b=2, j=3\] expected (\d+), got (\d+)", ending(three))
+    assert found, ending(three)
+    assert int(found[2]) == int(found[1]) + 1
+    assert four.status == "passed"
+
+
+def test_samples_exist_only_where_verification_passed(misbehaving):
+    for cell in misbehaving.run.cells:
+        assert (cell.metrics is not None) == (cell.status == "passed")
+        assert (ending(cell) is not None) == (cell.status != "passed")
+
+
+def test_a_variant_without_its_module_is_unavailable_and_no_failure(misbehaving):
+    assert {(c.status, ending(c)) for c in cells_of(misbehaving, "needs_a_module")} == {
+        ("unavailable", "needs the Python module nowhere_to_be_found")
+    }
+
+
+def test_the_summary_repeats_every_failure_in_full(misbehaving):
+    text = " ".join(misbehaving.out.split())
+    for name in ("dies_in_setup", "raises_in_setup", "wrong_everywhere", "wrong_at_three"):
+        assert f"decode_native/{name} at " in text
+
+
+def test_a_pipe_gets_plain_text_of_at_most_100_columns(misbehaving):
+    assert "\x1b" not in misbehaving.out + misbehaving.err
+    assert max(map(len, (misbehaving.out + misbehaving.err).splitlines())) <= 100
+    assert "\r" not in misbehaving.out
+
+
+def test_the_header_records_seed_variants_and_configuration(misbehaving):
+    header = misbehaving.run.header
+    assert header.seed == 7
+    assert header.config["measure"]["seed"] == 7
+    assert "decode_native/wrong_at_three" in header.variants
+    assert header.environment.device in ("cpu", "cuda")
+
+
+def reason_of(tmp_path, adversaries, seed, *flags):
+    folder = tmp_path / f"out{seed}"
+    only = ("--set", "variants=all", "--variants", adversaries, "--only", "*/wrong_at_three/batch_size=3*")
+    code, _, err = call(tmp_path / "tiny.yaml", *only, "--no-plots", "--out", folder, *flags)
+    assert code == 1, err
+    run = read_run(folder / "run.jsonl")
+    return run.header.seed, ending(run.cells[0])
+
+
+def test_one_seed_gives_the_same_inputs_and_another_one_others(misbehaving, config, tmp_path, adversaries):
+    """The values in a mismatch are those of the inputs."""
+    before = ending(cells_of(misbehaving, "wrong_at_three")[0])
+    assert reason_of(tmp_path, adversaries, 7, "--set", "measure.seed=7") == (7, before)
+    seed, reason = reason_of(tmp_path, adversaries, 8, "--seed", 8)
+    assert seed == 8
+    assert reason != before
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+
+
+# --- interruption -----------------------------------------------------------------------------------------------------
+
+
+def start(folder, *arguments, ignored=()):
+    """bench.py in a process group of its own and listening to Ctrl-C, as a terminal would start it; a shell's
+    background is deaf.
+    """
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "bench.py"), *map(str, arguments)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: (
+            signal.signal(signal.SIGINT, signal.default_int_handler),
+            [signal.signal(number, signal.SIG_IGN) for number in ignored],
+        ),
+    )
+
+
+def wait_for(condition, process, seconds=60):
+    """Poll until a condition holds; it must do so before the process ends or the time is up."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"ended with {process.returncode}: {process.communicate()}"
+        assert time.monotonic() < end, "waited in vain"
+        select.select([], [], [], 0.005)
+
+
+def interrupt(process, number=signal.SIGINT):
+    os.killpg(process.pid, number)
+    return process.communicate(timeout=60)
+
+
+def session_is_empty(process):
+    """No process of the session is left: the worker, its children, Python's resource tracker."""
+    return all(has_ended(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_of(pid, process.pid))
+
+
+def is_of(pid, session):
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid) == session
+    return False
+
+
+def loading_worker(process):
+    """/proc folder of a worker whose interpreter runs and imports modules; None while there is none."""
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        workers = [Path(f"/proc/{child}") for child in children]
+        return next(
+            (
+                w
+                for w in workers
+                if b"forkserver" in (w / "cmdline").read_bytes() and "numpy" in (w / "maps").read_text()
+            ),
+            None,
+        )
+    except OSError:
+        return None
+
+
+def is_deaf_to_sigint(worker):
+    """Whether SIGINT is ignored or blocked. Only then does no traceback depend on who of the two is faster."""
+    masks = re.findall(r"^Sig(?:Blk|Ign):\s*([0-9a-f]+)$", (worker / "status").read_text(), re.MULTILINE)
+    return any(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
+
+
+@needs_proc
+@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGTERM], 1), ids=lambda number: number.name)
+def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(number, tmp_path):
+    (tmp_path / "many.yaml").write_text(TINY.replace("[3, 4]", str(list(range(3, 500)))))
+    process = start(tmp_path, "many.yaml", "--no-plots", "--out", "out", "--seed", 1)
+    record = tmp_path / "out" / "run.jsonl"
+    wait_for(lambda: record.exists() and record.read_bytes().count(b"\n") >= 5, process)
+    before = read_run(record).cells
+    out, err = interrupt(process, number)
+    assert process.returncode == 130, err
+    run = read_run(record)
+    assert not run.truncated
+    assert run.cells[: len(before)] == before
+    assert 4 <= len(run.cells) < 2 * 497
+    assert f"interrupted: {len(run.cells)} of {2 * 497} cells are kept in out/run.jsonl" in " ".join(err.split())
+    assert "Traceback" not in out + err
+    assert "complete them with --resume out/run.jsonl" in " ".join(err.split())
+    assert "batch" in out  # the table of what there is
+    assert session_is_empty(process)
+
+
+def test_a_terminal_that_goes_away_interrupts():
+    with listening(signal.SIGHUP), pytest.raises(KeyboardInterrupt), signals_interrupt():
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+@needs_proc
+def test_ctrl_c_while_the_worker_starts_is_quiet(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    process = start(tmp_path, "tiny.yaml", "--no-plots", "--out", "out")
+    wait_for(lambda: loading_worker(process), process)
+    deaf = is_deaf_to_sigint(loading_worker(process))
+    _, err = interrupt(process)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.strip().startswith("interrupted")
+    assert deaf
+    assert not (tmp_path / "out" / "run.jsonl").exists()
+    assert session_is_empty(process)
+
+
+@full
+@needs_proc
+def test_a_command_that_ignores_a_signal_goes_on(config, tmp_path):
+    ignored = (signal.SIGTERM, signal.SIGHUP)
+    process = start(
+        tmp_path, config, "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out", ignored=ignored
+    )
+    wait_for(lambda: loading_worker(process), process)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, err = interrupt(process, signal.SIGHUP)
+    assert (process.returncode, errors(err)) == (0, "")
+
+
+LEAVES_CHILDREN = """
+import os, signal, subprocess, sys
+from spec_decode_bench.harness.contract import variant
+
+@variant("decode_native")
+def leaves_children(point, x, out):
+    child = subprocess.Popen(["sleep", "600"])
+    with open("children", "a") as file:
+        print(child.pid, file=file)
+    if point.batch_size == 3:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return lambda: None
+"""
+
+
+@needs_proc
+def test_children_that_a_variant_leaves_behind_end_with_the_worker(config, tmp_path):
+    (tmp_path / "children.py").write_text(LEAVES_CHILDREN)
+    only = ["--set", "variants=[leaves_children]", "--no-plots", "--out", "out"]
+    assert call(config, "--variants", "children.py", *only)[0] == 1
+    children = [int(line) for line in (tmp_path / "children").read_text().split()]
+    assert children
+    assert all(has_ended(child) for child in children)
+
+
+def test_a_system_that_starts_no_thread_is_one_sentence(config, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    code, out, err = call(config, "--no-plots", "--out", "out")
+    assert (code, out) == (2, "")
+    assert " ".join(err.split()).startswith("error: could not start a worker process: RuntimeError: can't start new")
+    assert "Traceback" not in err
+
+
+@full
+def test_strange_surroundings_cost_nothing(config, tmp_path):
+    """A Python that leaves out the folder of the script, a locale without the signs of a table, and an unknown backend
+    of matplotlib.
+    """
+    command = [sys.executable, "-P", ROOT / "bench.py", config, "--only", "*flat_view/batch_size=3*", "--out", "out"]
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = os.environ | locale | {"MPLBACKEND": "nonsense"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "µs" in done.stdout.decode("utf-8")
+    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
+    assert list((tmp_path / "out").glob("*.svg"))
+
+
+DIES_IN_THE_SWEEP = """
+import os, signal
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
+
+def dies_in_the_sweep(point, x, out):
+    if point.batch_size == 3000:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return chain_clamp(point, x, out)
+
+skip = lambda p: "front" if p.row_alignment == "front" else None
+dies_in_the_sweep = variant("decode_native", skip=skip, waives="no_alloc")(dies_in_the_sweep)
+"""
+
+
+def test_verify_goes_on_after_a_variant_that_ends_the_worker_in_the_sweep(config, tmp_path):
+    (tmp_path / "dies.py").write_text(DIES_IN_THE_SWEEP)
+    more = ["--variants", "dies.py", "--set", "variants=[flat_view, dies_in_the_sweep]", "--set", "batch_size=3000"]
+    less = ["--no-array", "--random", 0]
+    code, out, err = call("verify", config, *more, *less, "--set", "max_num_batched_tokens=20000")
+    assert code == 1
+    assert "Traceback" not in err
+    assert "the worker process was killed by SIGSEGV" in " ".join(out.split())
+    assert "1 passed, 1 failed" in " ".join(out.split())
+
+
+@needs_proc
+def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    process = start(tmp_path, "tiny.yaml", "--plan")
+    wait_for(lambda: "numpy" in Path(f"/proc/{process.pid}/maps").read_text(), process)
+    _, err = interrupt(process)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_goes_away_is_no_error(config, tmp_path):
+    process = start(tmp_path, config, "--plan", "--set", f"batch_size={list(range(1, 2000))}")
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == 0
+    assert err == "1999 points, 3998 cells\n"
+
+
+@full
+def test_a_reader_of_errors_that_goes_away_changes_no_exit_code(config, tmp_path):
+    process = start(tmp_path, config, "--set", "batch_size=-3")
+    process.stderr.close()
+    assert process.stdout.read() == ""
+    assert process.wait(timeout=60) == 2
+
+
+@full
+def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adversaries, config, tmp_path):
+    """`bench.py CONFIG | head -1` of a run with a mismatch must not be green."""
+    names = ["--set", "variants=[flat_view, wrong_at_three]"]
+    process = start(tmp_path, config, "--variants", adversaries, *names, "--no-plots", "--out", "out")
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=120) == 1
+    assert errors(err) == ""
+    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 4
+    assert "flat_view" in (tmp_path / "out" / "table.md").read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "command",
+    [["list"], pytest.param(["tiny.yaml", "--only", "*flat_view/batch_size=3*", "--no-plots"], marks=full)],
+    ids=["list", "run"],
+)
+def test_a_full_disk_under_the_output_is_one_sentence_and_costs_no_record(command, config, tmp_path):
+    with open("/dev/full", "w") as disk:
+        ended = subprocess.run(
+            [sys.executable, str(ROOT / "bench.py"), *command],
+            cwd=tmp_path,
+            stdout=disk,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    said = " ".join(ended.stderr.split())
+    assert ended.returncode == 2
+    assert re.match(r"error: cannot write .*standard output: No space left on device", said)
+    if "run.jsonl" in said:
+        assert len(read_run(next(tmp_path.glob("results/*/run.jsonl"))).cells) == 1
+
+
+# --- records are never lost or overwritten ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_worker(monkeypatch):
+    """A tripwire: whatever is under test must be over before a process is started."""
+
+    def trip(*_):
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr("spec_decode_bench.harness.session.worker.Worker.__init__", trip)
+
+
+def test_an_existing_record_is_never_overwritten(config, tmp_path, no_worker):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.jsonl").write_text("precious\n")
+    code, _, err = call(config, "--out", "out")
+    assert code == 2
+    assert "out/run.jsonl already exists" in " ".join(err.split())
+    assert "--resume" in err
+    assert (tmp_path / "out" / "run.jsonl").read_text() == "precious\n"
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(config, tmp_path, no_worker):
+    (tmp_path / "file").write_text("")
+    code, _, err = call(config, "--out", "file/out")
+    assert code == 2
+    assert "cannot write file/out/run.jsonl: Not a directory" in " ".join(err.split())
+
+
+def test_a_table_that_cannot_be_written_does_not_cost_the_record(config, tmp_path):
+    (tmp_path / "out" / "table.md").mkdir(parents=True)
+    code, out, err = call(config, "--no-plots", "--out", "out", "--only", "*flat_view/batch_size=3*")
+    assert code == 2
+    assert "Traceback" not in err
+    assert "table.md" in err
+    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
+    assert "flat" in out
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_lists_keys_and_touches_nothing(config, tmp_path, no_worker):
+    code, out, err = call(config, "--plan")
+    assert code == 0
+    assert out.splitlines() == [
+        f"decode_native/{variant}/batch_size={size},context_len=uniform(1000;100000)"
+        for size in (3, 4)
+        for variant in ("chain_clamp", "flat_view")
+    ]
+    assert err == "2 points, 4 cells\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_plan_follows_only_and_set(config, no_worker):
+    settings = ("--set", "batch_size=[1, 9]", "--set", "context_len=100", "--seed", 3)
+    code, out, _ = call("run", config, "--plan", "--only", "*flat*", *settings)
+    assert code == 0
+    assert out.splitlines() == [f"decode_native/flat_view/batch_size={size},context_len=100" for size in (1, 9)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["tiny.yaml", "--pla"],
+        ["tiny.yaml", "--device", "gpu"],
+        ["tiny.yaml", "--seed", "x"],
+        ["compare", "a"],
+        ["plot"],
+        ["run"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_is_2(arguments, config):
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: [^\n]+; see python bench\.py( \w+)? --help\n", err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tiny.yaml", "--pln"], "--pln; see python bench.py run --help"),
+        (["list", "--jsn"], "--jsn; see python bench.py list --help"),
+        (["lst"], "did you mean list?"),
+        (["tiny.yaml", "--only", "decode_native/flat_vew"], "did you mean decode_native/flat_view?"),
+        (["tiny.yaml", "--seed", "-1"], "seed"),
+        (["tiny.yaml", "--plan", "--shard", ""], "expected I/N"),
+        (["compare", "none", "none"], "none"),
+        (["compare", "x" * 5000, "none"], f"{'x' * 5000} cannot be used: File name too long"),
+        (["plot", "none"], "none"),
+        (["plot", "."], "no record here"),
+        (["plot", "tiny.yaml"], "tiny.yaml"),
+        pytest.param(
+            ["tiny.yaml", "--device", "cuda"],
+            "--device cpu",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_in_one_sentence(arguments, words, config, no_worker):
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert words in " ".join(err.split())
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+
+
+def test_every_command_of_the_command_line_has_its_function_and_help():
+    for name, command in bench.COMMANDS.items():
+        module, _, function = command.runs.partition(":")
+        assert callable(getattr(import_module(f"spec_decode_bench.cli.{module}"), function))
+        assert call(name, "--help")[0] == 0
+
+
+def test_list_json_is_for_programs(device, adversaries):
+    code, out, _ = call("list", "--json", "--variants", adversaries)
+    assert code == 0
+    listed = json.loads(out)
+    assert listed["device"] == device
+    assert {operator["name"] for operator in listed["operators"]} >= {"decode_native", "decode_flatten"}
+    axes = next(operator["axes"] for operator in listed["operators"] if operator["name"] == "decode_native")
+    assert axes["batch_size"]["default"] == "32"
+    assert axes["max_decode_len"]["default"] is None  # it follows from next_n
+    rows = {f"{row['operator']}/{row['variant']}": row for row in listed["variants"]}
+    assert rows["decode_native/flat_view"]["unavailable"] is None
+    assert rows["decode_native/needs_a_module"]["unavailable"] == "needs the Python module nowhere_to_be_found"
+    assert rows["decode_native/missing_clamp"]["defect"].startswith("no clamp")
+    if device == "cpu":
+        assert rows["decode_native/cuda_fused"]["unavailable"] == "needs a GPU"
+    assert listed["unavailable_files"] == {}
+
+
+@pytest.mark.parametrize("columns", [60, 20])
+def test_a_narrow_terminal_is_no_crash(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = call("list")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+
+
+def test_a_variant_of_a_file_cannot_change_the_suites_own(config, tmp_path):
+    """It makes a method of torch wrong that a chain calls, and forks: that chain passes, each cell is there once."""
+    (tmp_path / "mine.py").write_text(
+        "import os, torch\nfrom spec_decode_bench.harness.contract import variant\n\n\n@variant('decode_native')\n"
+        "def patches_torch(point, x, out):\n"
+        "    torch.Tensor.clamp_ = lambda self, *args, **more: self.fill_(7)\n"
+        "    os.fork()\n"
+        "    return lambda: None\n"
+    )
+    text = Path(config).read_text().replace("[chain_clamp, flat_view]", "[chain_clamp, flat_view, patches_torch]")
+    Path(config).write_text(text)
+    code, _, _ = call(config, "--variants", "mine.py", "--device", "cpu", "--no-plots", "--out", "out")
+    run = read_run("out/run.jsonl")
+    assert code == 1
+    statuses = [(cell.variant, cell.status) for cell in run.in_order]
+    assert statuses == [("chain_clamp", "passed"), ("flat_view", "passed"), ("patches_torch", "mismatch")] * 2
+    assert run.segments == []
+
+
+NASTY = "bad \udcff \x1b[31m\r\x0b\x85\u2028 $x_{ @me <b> | name"
+ESCAPED = r"bad \udcff \x1b[31m\r\x0b\x85\u2028 $x_{ @me <b> | name"
+
+
+@full
+def test_a_message_that_no_terminal_file_or_plot_can_hold_is_kept_as_escapes(config, tmp_path):
+    """In an exception, in a skip= reason, in a name, in the path of the file, in what a variant prints."""
+    path = tmp_path / "bad \udcff name.py"
+    path.write_text(
+        "from spec_decode_bench.harness.contract import variant\n\n"
+        f"NASTY = {NASTY!r}\n\n\n"
+        "@variant('decode_native')\n"
+        "def raises(point, x, out):\n"
+        "    print('printed', '\\x1b[2J', '\\x07')\n"
+        "    raise ValueError(NASTY)\n\n\n"
+        "@variant('decode_native', skip=lambda p: NASTY if p.batch_size == 3 else None)\n"
+        "def skips(point, x, out):\n"
+        "    return lambda: None\n\n\n"
+        "def named(point, x, out):\n"
+        "    return lambda: None\n\n\n"
+        "named.__name__ = NASTY\n"
+        "named = variant('decode_native')(named)\n"
+    )
+    Path(config).write_text(Path(config).read_text().replace("variants: [chain_clamp, flat_view]\n", ""))
+    only = [part for name in ("flat_view", "raises", "skips", "bad*") for part in ("--only", f"*/{name}/*")]
+    arguments = (config, "--variants", path, "--device", "cpu", *only)
+    code, out, err = call(*arguments, "--out", "out")
+    assert code == 1, err
+    assert "Traceback" not in err
+    reasons = {cell.variant: ending(cell) for cell in read_run("out/run.jsonl").cells if cell.axes["batch_size"] == 3}
+    assert reasons["raises"].startswith("edge case ")
+    assert ESCAPED.split("\\r")[0] in reasons["raises"]
+    assert reasons["skips"] == ESCAPED
+    assert reasons[ESCAPED].startswith("edge case ")
+    for text in (out, err, Path("out/table.md").read_text()):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", text)
+    assert r"printed \x1b[2J \x07" in err
+    assert "@me" not in Path("out/table.md").read_text()
+
+    lines = Path("out/run.jsonl").read_bytes().splitlines(keepends=True)
+    Path("out/run.jsonl").write_bytes(b"".join(lines[:-1]))
+    again = call(*arguments, "--resume", "out", "--no-plots")
+    assert again[0] == 1, again
+    assert len(read_run("out/run.jsonl").cells) == len(lines) - 1
+
+
+def test_a_flag_that_no_terminal_can_show_is_one_sentence(config):
+    for arguments in ((NASTY,), (config, "--only", NASTY), (config, "--set", f"{NASTY}=1"), (config, f"--{NASTY}")):
+        code, _, err = call(*arguments)
+        assert code == 2
+        assert err.startswith("error: ")
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\udcff]", err)

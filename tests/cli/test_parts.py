@@ -1,0 +1,76 @@
+"""Parts of `verify`: the covering array, which `sizes=` adds to, and random batches; their flags and budgets."""
+
+import re
+
+import pytest
+
+from spec_decode_bench.harness.verify import covering_array
+from tests.cli.test_cli import call
+from tests.tier import full
+
+CONFIG = """\
+name: one
+operators: [decode_native]
+variants: [VARIANT]
+sweep: [{batch_size: 3}]
+"""
+#: Wrong for one size of batch only.
+VARIANT = """\
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+from spec_decode_bench.harness.contract import variant
+
+@variant("decode_native", skip=chain_clamp.__variant__.skip, waives="no_alloc", sizes={"batch_size": (777,)})
+def wrong_at_777(point, x, out):
+    right = chain_clamp(point, x, out)
+    def launch():
+        right()
+        if point.batch_size == 777:
+            out.buffer[5] += 1
+    return launch
+"""
+
+
+@pytest.fixture
+def verify(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr(covering_array, "MOST_BYTES", 1 << 16)  # whose reference is computed in a moment
+
+    def run(variant, *arguments, text=VARIANT):
+        (tmp_path / "one.yaml").write_text(CONFIG.replace("VARIANT", variant))
+        (tmp_path / "mine.py").write_text(text)
+        mine = ["--variants", tmp_path / "mine.py"] if variant == "wrong_at_777" else []
+        return call("verify", tmp_path / "one.yaml", *mine, "--device", "cpu", "--seed", 5, *arguments)
+
+    return run
+
+
+def summary(out, name):
+    """Cells of a variant's line in the last table."""
+    return [line for line in out.splitlines() if line.startswith(f"decode_native/{name} ")][-1]
+
+
+@full
+def test_a_declared_size_is_tried_and_only_there(verify):
+    code, out, _ = verify("wrong_at_777", "--random", 0)
+    assert code == 1
+    assert "decode_native/wrong_at_777 at batch_size=777" in out
+    assert "random batches" not in out
+    code, out, _ = verify("wrong_at_777", "--random", 4, "--no-array")
+    assert code == 0
+    assert "points of the array" not in out
+    assert "random batches" in out
+
+
+def test_a_size_of_no_axis_is_named(verify):
+    code, _, err = verify("wrong_at_777", text=VARIANT.replace('{"batch_size"', '{"batch_sise"'))
+    assert code == 2
+    assert "sizes= names 'batch_sise', which is no axis of decode_native; did you mean batch_size?" in err
+
+
+def test_what_the_interpreter_has_no_time_for_is_counted(verify):
+    code, out, _ = verify("triton_fused", "--set", "measure.interpreter_budget_s=0.2", "--random", 6)
+    assert code == 0
+    assert "left out: interpreter budget (--set measure.interpreter_budget_s=SECONDS)" in out
+    assert re.search(r"s: edge cases and sequences [\d.]+, points of the array [\d.]+", out)
+    assert re.search(r"most for decode_native/triton_fused: [\d.]+ s", out)
+    assert "left out" in summary(out, "triton_fused")

@@ -1,0 +1,88 @@
+"""One command for several configurations: a record for each, all planned before the first begins."""
+
+import itertools
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spec_decode_bench.cli import run
+from spec_decode_bench.harness.command import planning, recording
+from spec_decode_bench.harness.session import kept_workers
+from tests.cli.test_cli import TINY
+from tests.harness.session.test_resume import KEYS, bench, keys  # noqa: F401 - bench is a fixture
+
+
+@pytest.fixture
+def two(bench):  # noqa: F811
+    """bench with a second configuration: one variant at the points of the first."""
+    text = TINY.replace("name: tiny", "name: other").replace("[chain_clamp, flat_view]", "[flat_view]")
+    Path("other.yaml").write_text(text)
+    return partial(bench, configs=("tiny.yaml", "other.yaml"))
+
+
+def test_each_gets_a_record_in_a_folder_of_its_name(two):
+    code, out, err, _ = two("--out", "all")
+    assert (code, err) == (0, "")
+    assert keys("all/tiny/run.jsonl") == KEYS
+    assert keys("all/other/run.jsonl") == [key for key in KEYS if "flat_view" in key]
+    assert out.index("─ tiny ─") < out.index("4 passed") < out.index("─ other ─") < out.index("2 passed")
+
+
+def test_on_a_gpu_the_second_goes_on_with_the_workers_of_the_first(two, monkeypatch):
+    """Around the fake workers, which answer as those of a CPU do."""
+    used = []
+    monkeypatch.setattr(planning, "device_of", lambda options: "cuda")
+    monkeypatch.setattr(
+        kept_workers.KeptWorkers, "start", lambda self, job: used.append((self, job)) or run.start_worker(job)
+    )
+    assert two("--out", "all", "--seed", "7", "--set", "measure.audit=false")[0] == 0
+    assert len({id(kept) for kept, _ in used}) == 1
+    jobs = [job for _, job in used if job.role == "evaluate"]
+    assert len(jobs) == 2
+    assert jobs[0] == jobs[1]
+
+
+def test_ctrl_c_begins_no_other(two):
+    code, _, err, _ = two("--out", "all", dies_after=1)
+    assert code == 130
+    assert "complete them with --resume all/tiny/run.jsonl" in err
+    assert not Path("all/other").exists()
+
+
+def test_a_file_that_changes_in_between_ends_the_command(two, monkeypatch):
+    hashes, calls = recording.source_hashes, itertools.count()
+
+    def changed_later(*of):
+        later = next(calls) > 0
+        return {name: "x" if later else known for name, known in hashes(*of).items()}
+
+    monkeypatch.setattr(recording, "source_hashes", changed_later)
+    code, _, err, _ = two("--out", "all")
+    assert code == 2
+    assert "was changed during the run, whose cells must all come from one version" in err
+    assert not Path("all/other/run.jsonl").exists()
+
+
+def test_the_plan_of_all(two):
+    assert two("--plan")[1].split() == [*KEYS, *(key for key in KEYS if "flat_view" in key)]
+
+
+def test_a_mistake_in_the_second_is_found_before_the_first_begins(two):
+    Path("other.yaml").write_text(TINY.replace("tiny", "other").replace("flat_view", "flat_views"))
+    code, _, err, workers = two("--out", "all")
+    assert (code, workers.started["evaluate"]) == (2, [])
+    assert "other.yaml:3: variants[1]: no variant matches 'flat_views'" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "configs", "sentence"),
+    [
+        ([], ("tiny.yaml", "tiny.yaml"), "two configurations are named 'tiny'; each gets a folder of its name"),
+        (["--hold"], ("tiny.yaml", "other.yaml"), "--hold takes one configuration"),
+    ],
+)
+def test_what_cannot_be_combined_is_one_sentence(two, arguments, configs, sentence):
+    code, _, err, workers = two(*arguments, configs=configs)
+    assert (code, workers.started["evaluate"]) == (2, [])
+    assert err.startswith(f"error: {sentence}")

@@ -1,0 +1,253 @@
+"""`bench.py verify`: a column for every check, a line for every historic defect, and its exit codes."""
+
+import itertools
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from spec_decode_bench.baselines.decode_native.operator import operator as native
+from spec_decode_bench.cli import verification
+from spec_decode_bench.harness.checks import CHECKS, NAMES
+from spec_decode_bench.harness.config.work_items import Verify
+from spec_decode_bench.harness.session import side_by_side
+from spec_decode_bench.harness.session.gpus import LocalGpu
+from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.verify import covering_array
+from tests.cli.test_cli import call
+from tests.runnable import defective
+from tests.tier import full
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    path = tmp_path / "one.yaml"
+    path.write_text(
+        "name: one\noperators: [decode_native]\nvariants: [chain_clamp, flat_view]\nsweep: [{batch_size: 3}]\n"
+    )
+    return path
+
+
+def check_tables(text):
+    """Check -> variant -> result, read from the tables of checks in ``text``. Heads have a word per line."""
+    found, lines = {}, text.splitlines()
+    for i, line in enumerate(lines):
+        if not line or set(line) != {"─"}:
+            continue
+        starts = [match.start() for match in re.finditer(r"\S+", lines[i - 1])]
+        columns = [slice(*ends) for ends in itertools.pairwise([*starts, None])]
+        top = max((j for j in range(i) if not lines[j].strip() or j == 0), default=0) + 1
+        heads = ["_".join(word for row in lines[top:i] if (word := row[c].strip(" _"))) for c in columns[1:]]
+        for row in itertools.takewhile(str.strip, lines[i + 1 :]):
+            for head, column in zip(heads, columns[1:], strict=True):
+                found.setdefault(head, {})[row[columns[0]].strip()] = row[column].strip()
+    return found
+
+
+@full
+def test_verify_shows_a_column_for_every_check(config, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(covering_array, "MOST_BYTES", 1 << 16)  # whose reference is computed in a moment
+    code, out, err = call("verify", config, "--device", "cpu", "--seed", 1)
+    assert code == 0, err
+    assert max(map(len, out.splitlines())) <= 60
+    _, _, tables = out.partition("\ndecode_native\n")
+    results = check_tables("\n" + tables.partition("\ndecode_native\n")[0].partition("\n\nwaived: ")[0])
+    assert list(results) == list(NAMES)
+    for check in CHECKS:
+        if check.name == "in_place":  # nothing of this operator is
+            continue
+        expected = "GPU" if check.device == "cuda" else "timed" if check.timed_only else "yes"
+        assert results[check.name]["flat_view"] == expected
+        assert results[check.name]["chain_clamp"] == ("waived" if check.name == "no_alloc" else expected)
+    assert "GPU: tested on a GPU only" in " ".join(out.split())
+
+
+#: Historic defects of the operator of this configuration.
+KNOWN = len(defective(native.name))
+
+
+def test_the_mutation_table_names_the_check_that_rejected_each_defect(config):
+    code, out, err = call("verify", "--defects", config, "--device", "cpu", "--seed", 1)
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "strided_slice contiguous L = 1" in text
+    assert "contiguous_per_step stable_address L = 1" in text
+    assert "points of the sweep" not in out
+    assert out.splitlines()[-1] == f"{KNOWN} of {KNOWN} rejected"
+
+
+SLIPS = """
+from spec_decode_bench.harness.contract import GPU, variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+
+skip = lambda p: "end-aligned only" if p.row_alignment == "front" else None
+
+@variant("decode_native", defect="none at all", waives="no_alloc", skip=skip)
+def no_defect(point, x, out):
+    return chain_clamp(point, x, out)
+
+@variant("decode_native", defect="never gets as far as a check")
+def raises(point, x, out):
+    raise ValueError("it failed")
+
+@variant("decode_native", defect="seen on a GPU alone", requires=GPU)
+def elsewhere(point, x, out):
+    return None
+"""
+
+
+def test_a_defect_that_slips_fails_the_command_and_one_that_cannot_run_is_not_counted(config, tmp_path):
+    (tmp_path / "slips.py").write_text(SLIPS)
+    code, out, _ = call("verify", config, "--defects", "--variants", "slips.py", "--device", "cpu", "--seed", 1)
+    assert code == 1
+    text = " ".join(out.split())
+    assert "decode_native/no_defect: a known defect passed every check" in text
+    assert (
+        "decode_native/raises: a known defect raised at 'B=1' instead of being rejected: ValueError: it failed" in text
+    )
+    assert "elsewhere unavailable needs a GPU" in text
+    assert f"{KNOWN} of {KNOWN + 2} rejected, 1 unavailable" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["verify"], "verify needs a configuration"),
+        (["verify", "--defects", "--only", "x"], "give its configuration"),
+        (["verify", "--defects", "--set", "batch_size=1"], "give its configuration"),
+    ],
+)
+def test_verify_without_a_configuration(arguments, words, config):
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert words in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("end", "code_of_end", "words"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (RunError("the worker could not start"), 2, "could not start")],
+    ids=["interrupt", "no worker"],
+)
+def test_an_early_end_prints_what_is_known(end, code_of_end, words, config, monkeypatch):
+    run = Session.run
+
+    def interrupted(self, items):
+        if not isinstance(items[0], Verify):
+            raise end
+        yield from run(self, items)
+
+    monkeypatch.setattr(Session, "run", interrupted)
+    code, out, err = call("verify", config, "--device", "cpu", "--seed", 1)
+    assert code == code_of_end
+    assert words in err
+    rows = [line.split() for line in out.splitlines() if line.startswith("decode_native/")]
+    assert [row[0] for row in rows] == ["decode_native/chain_clamp", "decode_native/flat_view"]
+    assert all(row[2] == "passed," for row in rows)
+
+
+@pytest.fixture
+def two_operators(config, monkeypatch):
+    """The arguments of a verification with a process for each of them."""
+    text = config.read_text().replace("[decode_native]", "[decode_native, decode_flatten]")
+    config.write_text(text.replace("[chain_clamp, flat_view]", "[chain_clamp, merged_chain]"))
+    monkeypatch.setattr(verification, "CORES", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    return "verify", config, "--device", "cpu", "--seed", 1, "--random", 2, "--no-array"
+
+
+def test_operators_are_verified_beside_each_other(two_operators, monkeypatch):
+    def outcome():
+        code, out, err = call(*two_operators)
+        assert (code, err) == (0, "")
+        return re.sub(r"\d+ s: .*", "", out, flags=re.DOTALL)
+
+    started = []
+    start = LocalGpu.start
+    monkeypatch.setattr(LocalGpu, "start", lambda self: started.append(self) or start(self))
+    together, beside = outcome(), len(started)
+    monkeypatch.setattr(verification, "PROCESSES", 1)
+    assert outcome() == together
+    assert 1 == len(started) - beside < beside
+
+
+def test_an_interrupt_ends_all_processes_and_blames_no_variant(two_operators, monkeypatch):
+    waits = itertools.count()
+
+    def interrupted(*arguments):
+        if next(waits):
+            raise KeyboardInterrupt
+        return set(), arguments[0]
+
+    monkeypatch.setattr(side_by_side, "wait", interrupted)
+    code, out, err = call(*two_operators)
+    assert code == 130
+    assert "interrupted" in err
+    assert "no_crash" not in out
+
+
+CRASHES = """\
+import os, signal
+from spec_decode_bench.harness.contract import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+
+@variant("decode_native", skip=chain_clamp.__variant__.skip)
+def crashes(point, x, out):
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        if {where}:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        work()
+
+    return launch
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "parts", "not_run", "passed", "told"),
+    [
+        (
+            "point.compress_ratio == 3 and point.batch_size > 1",
+            ("--random", 200, "--no-array"),
+            0,
+            2,
+            "compress_ratio=3",
+        ),
+        ("point.batch_size > 400", ("--random", 0), 100, 2, "batch_size="),
+        ("x.seq_lens.data_ptr() % 16 == 4", ("--random", 0, "--no-array"), 0, 1, "unaligned buffers"),
+    ],
+    ids=["random batch", "array", "unaligned buffers"],
+)
+def test_a_crash_names_where_and_what_was_not_run(where, parts, not_run, passed, told, config, tmp_path):
+    """passed: parts of which the summary counts what passed before the crash."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(CRASHES.format(where=where))
+    config.write_text(config.read_text().replace("[chain_clamp, flat_view]", "[crashes]"))
+    common = ("verify", config, "--variants", mine, "--device", "cpu", "--seed", 1)
+    code, out, err = call(*common, *parts)
+    assert (code, err) == (1, "")
+    assert "no_crash: the worker process was killed by SIGSEGV" in " ".join(out.split())
+    assert len(re.findall(r"\d+ passed,", out)) == passed
+    repeat = next(line for line in out.splitlines() if line.startswith("this one alone: "))
+    assert told in " ".join(out.split())
+    flags = shlex.split(repeat)[shlex.split(repeat).index("verify") :]
+    code, out_alone, _ = call(*flags)
+    assert code == 1
+    assert "no_crash" in out_alone
+    times = re.search(r"not run (\d+) times, as it had ended its process", out)
+    assert (int(times[1]) if times else 0) >= not_run
+
+
+def test_an_operator_without_defects(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\noperators: [cu_seqlens]\nsweep: [{batch_size: 3}]\n")
+    example = Path(__file__).parents[2] / "examples" / "cu_seqlens.py"
+    code, out, err = call("verify", path, "--variants", example, "--defects", "--device", "cpu", "--seed", 1)
+    assert (code, err) == (0, "")
+    assert "0 of 0 rejected" in out

@@ -1,0 +1,64 @@
+"""Lines of decode loops survive the file, and commands without a table for them say so."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from spec_decode_bench.harness.records.file import read_run, write_run
+from spec_decode_bench.harness.records.merge import merge
+from spec_decode_bench.harness.records.schema import RecordError, Status
+from tests import factory
+from tests.cli.test_cli import call
+from tests.decode_loop import factory_loops
+from tests.factory import gpu_environment
+
+RECORD = Path(__file__).parents[2] / "results" / "reference" / "nvidia-h200" / "decode_loop.jsonl"
+
+
+@pytest.fixture
+def loops():
+    loops = factory_loops.many_loops(np.random.default_rng(0), concurrencies=(1, 8))
+    failed = replace(
+        loops[1], stack="wrong", status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens")
+    )
+    return [*loops, failed]
+
+
+def test_what_is_written_is_read(tmp_path, loops):
+    path = tmp_path / "run.jsonl"
+    run = factory_loops.run(loops, gpu_environment())
+    write_run(run, path)
+    again = read_run(path)
+    assert again.loops == loops
+    assert again.cells == []
+    assert again.header.cells == tuple(loop.key for loop in loops)
+
+
+def test_a_line_cut_short_costs_itself(tmp_path, loops):
+    path = tmp_path / "run.jsonl"
+    write_run(factory_loops.run(loops, gpu_environment()), path)
+    path.write_bytes(path.read_bytes()[:-40])
+    again = read_run(path)
+    assert again.truncated
+    assert again.loops == loops[:-1]
+
+
+def test_loops_are_no_shards(loops):
+    with pytest.raises(RecordError, match="holds decode loops, which have no shards"):
+        merge([factory_loops.run(loops, gpu_environment())] * 2)
+
+
+def test_samples_only(loops):
+    """Nothing derived is stored: no mean, no percentile, no delta."""
+    stored = set(msgspec.to_builtins(loops[0])["blocks"][0])
+    assert stored <= {"number", "turn", "itl_us", "host_itl_us", "gap_us", "host_busy_us", "late", "requests"}
+
+
+@pytest.mark.parametrize("command", [["report"], ["export"], ["history"], ["compare", "--variants", "a", "b"]])
+def test_commands_without_a_table_for_loops_say_so(command):
+    code, out, err = call(command[0], RECORD, *command[1:])
+    assert (code, out) == (2, "")
+    assert f"{RECORD} holds decode loops" in err

@@ -1,0 +1,85 @@
+"""Tables of decode loops."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from spec_decode_bench.decode_loop.tables import PERCENTILES, loop_tables
+from spec_decode_bench.harness.records.schema import Status
+from spec_decode_bench.harness.report.table import markdown
+from tests import factory
+from tests.decode_loop import factory_loops
+from tests.factory import cpu_environment, gpu_environment
+
+
+@pytest.fixture
+def run():
+    return factory_loops.run(factory_loops.many_loops(np.random.default_rng(0), (1, 8)), gpu_environment())
+
+
+def test_reference_in_ms_and_change_in_us(run):
+    itl = loop_tables(run)[0]
+    assert itl.heads == ("concurrency", "model step us", "scheduling", "chains", "fused")
+    *axes, reference, other = itl.rows[0]
+    assert [axis.text for axis in axes] == ["1", "5000", "sync"]
+    assert reference.text.startswith("9.0")
+    assert other.text.startswith("−9") or other.text.startswith("−8")
+    assert other.below.startswith("[−")
+    assert other.below.endswith("%")
+    assert any("next_n=4" in note for note in itl.notes)
+
+
+def test_percentiles_have_their_intervals(run):
+    table = next(table for table in loop_tables(run) if table.kind == PERCENTILES)
+    assert table.heads[-3:] == ("percentile", "chains", "fused")
+    assert [row[-3].text for row in table.rows[:3]] == ["p50", "p90", "p99"]
+    assert all(row[-1].text.startswith("−") and "; " in row[-1].below for row in table.rows[:3])
+
+
+def test_launches_are_shown_once_for_loops_that_differ_in_the_model_step_alone(run):
+    table = next(table for table in loop_tables(run) if table.kind == "submitted")
+    assert table.heads[: table.row_heads] == ("concurrency",)
+    assert [row[0].text for row in table.rows] == ["1", "8"]
+
+
+def test_measured_beside_modelled(run):
+    table = loop_tables(run)[-1]
+    assert "modelled" in table.title
+    assert table.rows[0][-1].below.split()[0] == "−910"
+
+
+def test_a_stack_without_samples_has_its_reason_below(run):
+    failed = replace(
+        run.loops[1], status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens differs")
+    )
+    tables = loop_tables(replace(run, loops=[run.loops[0], failed, *run.loops[2:]]))
+    assert tables[0].rows[0][-1].text == "mismatch a"
+    assert "a: step 3: table lens differs" in tables[0].notes
+    assert tables[0].rows[1][-1].text.startswith("−")
+
+
+def test_a_failed_reference_leaves_the_others_their_figures(run):
+    failed = replace(run.loops[0], status=Status.FAILED, blocks=[], **factory.why_not("failed", "killed"))
+    tables = loop_tables(replace(run, loops=[failed, *run.loops[1:]]))
+    assert tables[0].rows[0][-1].text.startswith("8.")
+
+
+def test_a_cpu_time_is_never_shown_as_a_gpu_time():
+    cpu = factory_loops.run(factory_loops.many_loops(np.random.default_rng(0), (1,)), cpu_environment())
+    assert all(table.title.startswith("CPU miniature, no GPU time: ") for table in loop_tables(cpu))
+
+
+def test_markdown_holds_every_table(run):
+    text = markdown(loop_tables(run))
+    assert text.count("\n|") > 20
+    assert "ITL of chains in ms" in text
+
+
+def test_every_time_of_a_stack_with_limits_is_marked(run):
+    known_failures = {"decode_step/peer at 'B=1'": "never called"}
+    loops = [replace(loop, known_failures=known_failures) if loop.stack == "fused" else loop for loop in run.loops]
+    table = loop_tables(replace(run, loops=loops))[0]
+    *_, reference, other = table.rows[0]
+    assert other.text.endswith("†")
+    assert "†" not in reference.text
+    assert "† fused has variants with known failures: decode_step/peer at 'B=1' (never called)" in table.notes

@@ -1,0 +1,553 @@
+"""bench.py gate: two revisions in turns. A scratch repository holds a bench.py that writes made-up records; the last
+test measures this suite itself.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spec_decode_bench.harness.analysis.stats import interval
+from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.regression import gate, revisions
+from tests import factory
+from tests.cli.test_cli import TINY, call
+from tests.processes import listening
+from tests.tier import full
+
+ROOT = Path(__file__).parents[2]
+
+#: Answers `run` with the cells of template.jsonl, whose times it multiplies by those of times.json and by a noise of
+#: its own. $GATE_LOG gets a line for each process; the process of the number in $GATE_INTERRUPT interrupts its parent.
+FAKE_BENCH = """\
+import argparse, fnmatch, glob, json, os, random, signal, subprocess, sys, time, zlib
+from pathlib import Path
+
+here = Path(__file__).parent
+if sys.argv[1:] == ["run", "--help"]:
+    sys.exit(print("--brief", "--hold" if (here / "holds.txt").exists() else ""))
+parser = argparse.ArgumentParser()
+parser.add_argument("--hold", action="store_true")
+for flag in ("--brief", "--reverify"):
+    parser.add_argument(flag, action="store_true")
+for flag in ("--out", "--seed", "--device"):
+    parser.add_argument(flag)
+for flag in ("--set", "--only"):
+    parser.add_argument(flag, action="append", default=[])
+parser.add_argument("--no-plots", action="store_true")
+if (here / "plans.txt").exists():
+    parser.add_argument("--plan", action="store_true")
+options = parser.parse_args(sys.argv[3:])
+if getattr(options, "plan", False):
+    _, *cells = map(json.loads, (here / "template.jsonl").read_text().splitlines())
+    if (here / "fewer.txt").exists():
+        cells = [cell for cell in cells if cell["variant"] != "flat_view"]
+    sys.exit(print(*("/".join((cell["operator"], cell["variant"], cell["point"])) for cell in cells), sep="\\n"))
+if options.hold:
+    with open(os.environ["GATE_LOG"] + ".held", "a") as log:
+        print(here.name, file=log)
+    if not sys.stdin.readline():
+        sys.exit(130)
+with open(os.environ["GATE_LOG"], "a") as log:
+    what = "timed" if options.brief else "reverified" if options.reverify else "verified"
+    print(here.name, what, " ".join(options.only), sep="|", file=log)
+number = len(Path(os.environ["GATE_LOG"]).read_text().splitlines())
+times = json.loads((here / "times.json").read_text())
+engine, environment = Path(os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0]), {}
+if (engine / "vllm").is_dir():
+    times |= json.loads((engine / "vllm" / "v1" / "worker" / "mamba_utils.py").read_text().removeprefix("TIMES ="))
+    origin = json.loads((engine / "spec-decode-bench.json").read_text())
+    environment = {"packages": {"vllm": origin.get("version", "unknown")}}
+    environment |= {"checkouts": {"vllm": origin["checkout"]}} if "checkout" in origin else {}
+if number == int(os.environ.get("GATE_INTERRUPT", 0)):
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(30)
+if times.get("error"):
+    sys.exit("error: " + times["error"])
+git = lambda *words: subprocess.run(["git", "-C", here, *words], capture_output=True, text=True).stdout.strip()
+header, *cells = map(json.loads, (here / "template.jsonl").read_text().splitlines())
+noise = random.Random(number)
+header["config"] |= times.get("config", {})
+kept = []
+for cell in cells:
+    key = "/".join((cell["operator"], cell["variant"], cell["point"]))
+    if options.only and not any(fnmatch.fnmatchcase(key, one) for one in options.only):
+        continue
+    factor = times.get(cell["variant"], 1) * (1 + times.get("noise " + cell["variant"], 0.002) * noise.gauss(0, 1))
+    cell["metrics"]["cpu_us"] = [us * factor for us in cell["metrics"]["cpu_us"]]
+    if times.get("broken") in ("every variant", cell["variant"]):
+        status = times.get("status", "mismatch")
+        finding = {"status": status, "place": "point", "name": cell["point"], "message": "wrong"}
+        cell |= {"status": status, "finding": finding, "metrics": None}
+    kept.append((key, cell))
+header["cells"] = [key for key, _ in kept]
+header["started"] = f"2026-01-01T00:{number:02}:00+00:00"
+header["environment"] |= {"commit": git("rev-parse", "--short=10", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+header["environment"] |= environment
+out = Path(options.out)
+out.mkdir(parents=True)
+with open(out / "run.jsonl", "wb") as file:
+    for line in [header, *(cell for _, cell in kept)]:
+        line.pop("crc32", None)
+        text = json.dumps(line, separators=(",", ":"))[:-1].encode()
+        file.write(text + b',"crc32":"%08x"}\\n' % zlib.crc32(text))
+sys.exit(any(cell["status"] != "passed" for _, cell in kept))
+"""
+
+
+def git(folder, *words):
+    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def commit(folder, message="change"):
+    git(folder, "add", "-A")
+    git(folder, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture(scope="module")
+def seed_repository(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seed") / "suite"
+    folder.mkdir()
+    cells = [
+        factory.cell("decode_native", variant, {"batch_size": size}, cpu=30.0 + size, baseline="chain_clamp")
+        for variant in ("chain_clamp", "flat_view")
+        for size in (1, 8, 32, 128, 256)
+    ]
+    record = factory.write(factory.run(factory.cpu_environment(), cells), folder / "record.jsonl")
+    (folder / "template.jsonl").write_bytes(record.read_bytes())
+    record.unlink()
+    (folder / "old.txt").write_text("")
+    git(folder.parent, "init", "-q", folder)
+    commit(folder, "before there was a bench.py")
+    git(folder, "tag", "ancient")
+    (folder / "bench.py").write_text("print('usage')")
+    commit(folder, "before there was a gate")
+    git(folder, "tag", "old")
+    (folder / "bench.py").write_text(FAKE_BENCH)
+    (folder / "times.json").write_text("{}")
+    commit(folder, "base")
+    git(folder, "tag", "base")
+    return folder
+
+
+@pytest.fixture
+def suite(seed_repository, tmp_path, monkeypatch):
+    """The scratch repository as the working directory, with a configuration in it that git ignores."""
+    folder = tmp_path / "suite"
+    shutil.copytree(seed_repository, folder)
+    (folder / ".git" / "info" / "exclude").write_text("tiny.yaml\n")
+    (folder / "tiny.yaml").write_text(TINY)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(revisions, "ROOT", folder)
+    monkeypatch.setattr(gate, "ROOT", folder)
+    monkeypatch.setenv("GATE_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with listening(signal.SIGINT):
+        yield folder
+
+
+def bench(*arguments):
+    code, out, err = call("gate", *arguments)
+    return code, " ".join(out.split()), " ".join(err.split())
+
+
+def processes(suite):
+    """(side, "verified" or "timed", cells) of every process, in order."""
+    return [tuple(line.split("|")) for line in (suite.parent / "log").read_text().splitlines()]
+
+
+def times(suite, **factors):
+    (suite / "times.json").write_text(json.dumps(factors))
+
+
+def test_unchanged_code_passes_and_leaves_nothing_behind(suite):
+    status = git(suite, "status", "--porcelain", "--ignored")
+    code, out, err = bench("tiny.yaml", "--base", "base", "--all", "--out", "../out")
+    assert (code, err) == (0, "")
+    assert "base base (" in out
+    assert "the same code twice" in out
+    first, *others = processes(suite)
+    assert first[:2] == ("head", "verified")
+    assert [side for side, _, _ in others] == ["base", "head", "head", "base", "base", "head", "head", "base"]
+    assert {what for _, what, _ in others} == {"timed"}
+    assert git(suite, "status", "--porcelain", "--ignored") == status
+    assert len(git(suite, "worktree", "list").splitlines()) == 1
+    assert list(suite.parent.glob("bench-gate-*")) == []
+    written = {path.name for path in Path("../out").iterdir()}
+    assert {"comparison.md", "comparison.html", "comparison.json", "gate.json", "logs"} <= written
+    assert "unfinished" not in written
+
+
+def test_where_no_code_differs_nothing_is_measured(suite):
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (0, "")
+    assert "nothing is measured" in out
+    assert not (suite.parent / "log").exists()
+    assert not Path("../out").exists()
+
+
+CONTROL = "chain_clamp"
+
+
+@pytest.fixture
+def with_code(suite):
+    """A commit that defines its two variants in files, of which the working tree changes one; the base of a gate."""
+    (suite / "plans.txt").write_text("")
+    for name, variant in (("kernels/decode_native/mine.py", "flat_view"), ("baselines/decode_native/c.py", CONTROL)):
+        (suite / name).parent.mkdir(parents=True)
+        (suite / name).write_text(f'@variant("decode_native")\ndef {variant}(point, x, out): ...\n')
+    base = commit(suite)
+    with open(suite / "kernels/decode_native/mine.py", "a") as file:
+        file.write("# changed\n")
+    return base
+
+
+def test_only_cells_that_a_change_reaches_are_measured_and_some_controls(suite, with_code):
+    times(suite, flat_view=1.1)
+    code, out, err = bench("tiny.yaml", "--base", with_code, "--out", "../out")
+    assert (code, err) == (1, "")
+    assert "5 of 10 cells changed" in out
+    assert "5 slower, 0 faster, 0 same" in out
+    assert "controls" in Path("../out/comparison.md").read_text()
+    variants = Counter(key.split("/")[1] for _, _, only in processes(suite)[:1] for key in only.split())
+    assert variants["flat_view"] == 5
+    assert 0 < variants[CONTROL] <= 6
+
+
+def test_a_side_is_asked_for_its_own_cells_only(suite, with_code):
+    """Each run refuses a cell that its revision does not have."""
+    (suite / "fewer.txt").write_text("")
+    code, _, _ = bench("tiny.yaml", "--base", with_code, "--out", "../out")
+    assert code == 3  # cells of base are gone
+    for side, _, only in processes(suite)[:2]:
+        assert ("flat_view" in only) == (side == "base")
+
+
+@full
+def test_a_file_that_the_configuration_names_is_read_by_every_cell(suite, with_code):
+    with open("tiny.yaml", "a") as file:
+        file.write("# {trace: trace.csv}\n")
+    (suite / "trace.csv").write_text("another one")
+    bench("tiny.yaml", "--base", with_code, "--minutes", "0.0001", "--out", "../out")
+    assert [only for _, _, only in processes(suite)[:2]] == ["", ""]
+
+
+def test_controls_that_change_show_that_the_machine_was_not_steady(suite, with_code):
+    times(suite, **{CONTROL: 1.2})
+    code, out, _ = bench("tiny.yaml", "--base", with_code, "--out", "../out")
+    assert code == 3
+    assert "machine was not steady" in out
+
+
+@full
+def test_the_command_of_the_comment_repeats_the_comparison(suite, with_code):
+    times(suite, flat_view=0.9)
+    assert bench("tiny.yaml", "--base", with_code, "--out", "out")[0] == 0
+    written = next(line for line in Path("out/comparison.md").read_text().splitlines() if "bench.py compare" in line)
+    command = shlex.split(re.search(r"bench\.py (compare [^`]*)", written)[1])
+    assert "--any-config" not in command
+    code, out, err = call(*command, "--out", "../again")
+    assert (code, err) == (0, "")
+    assert "5 faster, 0 same" in " ".join(out.split())
+
+
+def test_a_slower_commit_fails_and_a_faster_one_passes(suite):
+    times(suite, flat_view=1.1)
+    slower = commit(suite)
+    times(suite, flat_view=0.9)
+    commit(suite)
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--head", slower, "--out", "../slower")
+    assert code == 1
+    assert "5 slower" in out
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../faster")
+    assert code == 0
+    assert "5 faster" in out
+
+
+def test_the_head_is_the_working_tree_as_it_stands(suite):
+    """Modified, untracked and deleted files; base keeps its own."""
+    times(suite, flat_view=1.1)
+    (suite / "untracked.txt").write_text("")
+    (suite / "old.txt").unlink()
+    checks = 'for name, there in (("untracked.txt", True), ("old.txt", False)):\n    head = here.name == "head"\n'
+    checks += "    assert (here / name).exists() == (there == head), name\n"
+    source = (suite / "bench.py").read_text()
+    git(suite, "stash", "-q", "-u")
+    (suite / "bench.py").write_text(source.replace("times = json", f"{checks}times = json"))
+    commit(suite)
+    git(suite, "tag", "-f", "base")
+    git(suite, "stash", "pop", "-q")
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (1, "")
+    assert "with changes" in out
+    assert (suite / "untracked.txt").exists()
+    assert not (suite / "old.txt").exists()
+    assert read_run("../out/head/run1.jsonl").header.environment.dirty
+    assert not read_run("../out/base/run1.jsonl").header.environment.dirty
+
+
+@full
+def test_a_default_that_changed_is_shown_and_no_obstacle(suite):
+    times(suite, config={"new_default": 1})
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (0, "")
+    assert "new_default" in out
+
+
+def test_a_wrong_variant_fails_and_no_process_times_it(suite):
+    times(suite, broken="flat_view")
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert code == 1
+    assert "broken" in out.lower()
+    asked = {side: only for side, what, only in processes(suite) if what == "timed"}
+    assert "flat_view" in asked["base"]
+    assert "flat_view" not in asked["head"]
+    run = read_run("../out/head/run1.jsonl")
+    assert {cell.variant: cell.status for cell in run.cells} == {"chain_clamp": "passed", "flat_view": "mismatch"}
+
+
+@full
+def test_reverify_counts_for_the_processes_that_verify(suite):
+    bench("tiny.yaml", "--base", "base", "--all", "--reverify", "--minutes", "0.0001", "--out", "../out")
+    bench("--resume", "../out", "--minutes", "1")
+    assert [what for _, what, _ in processes(suite)][:2] == ["reverified", "timed"]
+
+
+@full
+def test_without_a_cache_its_processes_share_one_of_the_gate(suite, monkeypatch, tmp_path):
+    seen = tmp_path / "seen"
+    source = (suite / "bench.py").read_text()
+    text = f"open({str(seen)!r}, 'a').write(os.environ['BENCH_PROOF_CACHE'] + '\\n')\nif options.hold:"
+    (suite / "bench.py").write_text(source.replace("if options.hold:", text, 1))
+    commit(suite)
+    monkeypatch.setenv("BENCH_PROOF_CACHE", "off")
+    bench("tiny.yaml", "--base", "HEAD", "--all", "--minutes", "0.0001", "--out", "../out")
+    assert set(seen.read_text().split()) == {str(Path("../out/proofs").resolve())}
+
+
+def test_where_every_variant_is_wrong_nothing_is_timed(suite):
+    times(suite, broken="every variant")
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (1, "")
+    assert "no cell of head passed, so nothing is timed" in out
+    assert len(processes(suite)) == 2
+
+
+def test_a_side_that_fails_is_verified_once_more_alone(suite):
+    times(suite, broken="flat_view", status="failed")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (1, "")
+    assert [side for side, what, _ in processes(suite) if what == "verified"][2:] == ["head"]
+
+
+def test_only_undecided_cells_are_measured_again_and_then_it_cannot_tell(suite, monkeypatch):
+    monkeypatch.setattr(gate, "LOOKS", (3, 4, 6))
+    times(suite, **{"noise flat_view": 0.5})
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out", "--only", "decode_native/*")
+    assert code == 3
+    assert "Could not tell" in out
+    cells = [only for _, _, only in processes(suite)]
+    assert cells[:2] == ["decode_native/*"] * 2
+    assert {len(keys.split()) for keys in cells[2:8]} == {10}
+    assert len(cells) == 14
+    assert "decode_native/flat_view/batch_size=8" in cells[8].split()
+    assert "decode_native/*" not in cells[8].split()
+    assert {cell.variant for cell in read_run("../out/head/run6.jsonl").cells} >= {"flat_view"}
+
+
+def test_it_ends_when_the_minutes_are_over(suite):
+    code, out, _ = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out", "--minutes", "0.0001")
+    assert code == 3
+    assert "0.0001 minutes are over after 1 pair" in out
+    assert len(processes(suite)) == 3
+    code, _, err = bench("--resume", "../out")
+    assert (code, err) == (0, "")
+    assert len(processes(suite)) == 9
+
+
+@full
+def test_the_next_process_loads_while_one_is_timed(suite, monkeypatch):
+    """Up to the next comparison. What is timed, and in which order, stays the same."""
+    (suite / "holds.txt").write_text("")
+    monkeypatch.setattr(gate, "_is_gpu", lambda run: True)
+    code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
+    assert (code, err) == (0, "")
+    assert not Path("../log.held").exists()  # base cannot
+    commit(suite)
+    code, _, err = bench("tiny.yaml", "--all", "--base", "HEAD", "--head", "HEAD", "--out", "../held")
+    assert (code, err) == (0, "")
+    sides = [side for side, _, _ in processes(suite)][-8:]
+    assert sides == ["base", "head", "head", "base", "base", "head", "head", "base"]
+    assert sorted(Path("../log.held").read_text().split()) == sorted(sides[1:])  # two may load at the same time
+
+
+@full
+def test_a_held_process_ends_with_the_gate(suite, monkeypatch):
+    (suite / "holds.txt").write_text("")
+    commit(suite)
+    monkeypatch.setattr(gate, "_is_gpu", lambda run: True)
+    arguments = ("tiny.yaml", "--all", "--base", "HEAD", "--head", "HEAD", "--out", "../out", "--minutes", "0.0001")
+    assert bench(*arguments)[0] == 3
+    assert [side for side, _, _ in processes(suite)] == ["head", "base", "head"]  # head of pair 2 was never let go
+
+
+def test_interrupted_while_it_verifies(suite, monkeypatch):
+    monkeypatch.setenv("GATE_INTERRUPT", "2")
+    assert bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")[0] == 130
+    monkeypatch.delenv("GATE_INTERRUPT")
+    assert bench("--resume", "../out")[0] == 0
+
+
+def test_interrupted_before_it_has_a_folder(suite, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gate, "checked_out", interrupt)
+    assert bench("tiny.yaml", "--base", "base", "--out", "../out")[::2] == (130, "interrupted")
+
+
+def test_an_interrupted_gate_goes_on(suite, monkeypatch):
+    monkeypatch.setenv("GATE_INTERRUPT", "5")
+    code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
+    assert code == 130
+    assert "continue with python bench.py gate --resume ../out" in err
+    assert len(git(suite, "worktree", "list").splitlines()) == 1
+    before = Path("../out/head/run2.jsonl").read_bytes()
+    code, _, err = bench("--resume", "../out")
+    assert (code, err) == (0, "")
+    assert Path("../out/head/run2.jsonl").read_bytes() == before
+    sides = [side for side, _, _ in processes(suite)][1:]
+    assert sides == ["base", "head", "head", "base", "base", "base", "head", "head", "base"]  # the fourth once more
+    assert sorted(path.name for path in Path("../out/base").iterdir()) == [f"run{n}.jsonl" for n in (1, 2, 3, 4)]
+
+
+def test_a_changed_working_tree_is_another_head(suite, monkeypatch):
+    monkeypatch.setenv("GATE_INTERRUPT", "6")
+    bench("tiny.yaml", "--all", "--base", "base", "--out", "out")  # inside of the tree, and no change of it
+    times(suite, flat_view=1.1)
+    code, _, err = bench("--resume", "out")
+    assert code == 2
+    assert "which has changed" in err
+    git(suite, "checkout", "times.json")
+    assert bench("--resume", "out")[0] == 0
+
+
+def test_a_side_that_cannot_run_is_no_verdict(suite):
+    times(suite, error="unknown operator 'decode_natve'")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert code == 2
+    assert "a process of head, working tree" in err
+    assert "unknown operator 'decode_natve'" in err
+    assert "continue with python bench.py gate --resume ../out once the cause is fixed" in err
+    assert "Traceback" not in err
+    times(suite)
+
+
+def test_the_proof_of_the_side_that_ran_is_kept(suite):
+    times(suite, error="out of memory")
+    wrong = commit(suite)
+    code, out, _ = bench("tiny.yaml", "--base", wrong, "--head", "base", "--out", "../out")
+    assert code == 2
+    assert "running base-verified and head-verified" in out
+    assert read_run("../out/verified/head.jsonl").cells
+
+
+TRITON = ("--set", "variants=[triton_fused]", "--set", "baseline=triton_fused", "--device", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tiny.yaml",), "needs a revision to compare with"),
+        (("--base", "base"), "CONFIG --resume is required"),
+        (("tiny.yaml", "--base", "nowhere"), "--base nowhere: no such commit in this clone; fetch it first"),
+        (("tiny.yaml", "--base", "base", *TRITON), "can be timed here"),
+        (("tiny.yaml", "--base", "base", "--head", "-x"), "see python bench.py gate --help"),
+        (("tiny.yaml", "--base", "0123abc+"), "uncommitted changes have no revision"),
+        (("tiny.yaml", "--base", "old"), "predates `gate`"),
+        (("tiny.yaml", "--base", "ancient"), "has no bench.py"),
+        (("tiny.yaml", "--base", "base", "--minutes", "none"), "'none' is not a number of minutes"),
+        (("missing.yaml", "--base", "base"), "missing.yaml"),
+        (("tiny.yaml", "--base", "base", "--metric", "gpu"), "no metric named gpu; did you mean gpu_us?"),
+        (("tiny.yaml", "--base", "base", "--detect", "0.01"), "must be above the threshold"),
+        (("--resume", "nowhere"), "no gate here"),
+        (("tiny.yaml", "--resume", "nowhere"), "not allowed with argument CONFIG"),
+        (("--base", "base", "--resume", "nowhere"), "goes on as it was begun"),
+        (("--resume", "nowhere", "--preset", "nightly"), "goes on as it was begun"),
+    ],
+)
+def test_what_cannot_be_gated(arguments, message, suite):
+    out = [] if "--resume" in arguments else ["--out", "../out"]
+    code, _, err = bench(*arguments, *out)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert not Path("../out").exists()
+    assert len(git(suite, "worktree", "list").splitlines()) == 1
+
+
+@full
+def test_a_folder_holds_one_gate(suite):
+    bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
+    code, _, err = bench("tiny.yaml", "--all", "--base", "base", "--out", "../out")
+    assert code == 2
+    assert "holds a gate already" in err
+
+
+def test_without_a_repository(suite):
+    shutil.rmtree(suite / ".git")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert code == 2
+    assert "not a git repository" in err
+    assert "clone the suite" in err
+
+
+def repository_of_this_suite(suite):
+    parts = shutil.ignore_patterns("__pycache__")
+    for part in ("harness", "baselines", "plots", "configs"):
+        shutil.copytree(ROOT / part, suite / part, ignore=parts)
+    (suite / "kernels").mkdir()
+    shutil.copy(ROOT / "kernels" / "__init__.py", suite / "kernels")  # those of operators would only be imported
+    shutil.copy(ROOT / "bench.py", suite)
+    (suite / ".gitignore").write_text("__pycache__/\n")
+    git(suite.parent, "init", "-q", suite)
+    commit(suite, "base")
+    return suite
+
+
+@full
+def test_this_suite_with_a_slowed_variant(tmp_path, monkeypatch):
+    """Real processes on the CPU: two commits, one of which slows a chain many times over; each runs its own code."""
+    suite = repository_of_this_suite(tmp_path / "suite")
+    chains = suite / "baselines" / "decode_native" / "chains.py"
+    code, clamp = chains.read_text(), "        view.clamp_(min=0)\n"
+    assert code.count(clamp) == 1
+    chains.write_text(code.replace(clamp, f"        for _ in range(40):\n    {clamp}"))
+    commit(suite, "slower")
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(revisions, "ROOT", suite)
+    monkeypatch.setattr(gate, "LOOKS", (1,))
+    code, _, err = bench("tiny.yaml", "--base", "HEAD^", "--head", "HEAD", "--device", "cpu", "--out", "out")
+    assert (code, err) == (3, "")  # one process a side is too few for a verdict
+    runs = {side: [read_run(f"out/{side}/run1.jsonl")] for side in ("base", "head")}
+    assert {run.header.environment.commit for run in runs["base"]} == {git(suite, "rev-parse", "--short=10", "HEAD^")}
+    for side in runs.values():
+        assert all(cell.proof.verified_at for run in side for cell in run.cells)
+        assert all(cell.metrics.cpu_us for run in side for cell in run.cells)
+    assert runs["base"][0].header.sources != runs["head"][0].header.sources
+    assert len({run.header.seed for side in runs.values() for run in side}) == 1
+    change = {cell.variant: [] for cell in runs["base"][0].cells}
+    for base, head in zip(runs["base"], runs["head"], strict=True):
+        for before, after in zip(base.in_order, head.in_order, strict=True):
+            change[after.variant].append(interval(after, "cpu_us").median / interval(before, "cpu_us").median)
+    assert min(change["flat_view"]) > 2 * max(change["chain_clamp"])
