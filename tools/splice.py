@@ -93,6 +93,7 @@ UPSTREAM = {
     "sglang_dsa_triton": "SGLang",
     "vllm_cuda": "vLLM",
     "vllm_triton": "vLLM",
+    "vllm_varlen": "vLLM",
     "vllm_align": "vLLM",
     "vllm": "vLLM",
     "vllm_call": "vLLM",
@@ -114,7 +115,7 @@ class Row(NamedTuple):
         return f"`{self.operator}`" + (f", {self.what}" if self.what else "")
 
 
-#: Where an engine has a kernel of its own, a point that it was timed at; kernels for different points have a row each.
+#: Where engines have kernels of their own, points that these were timed at: one for each layout that Hopper uses.
 SUMMARY = (
     Row("decode_flatten", ("upstream",)),
     Row("decode_native", ("full",)),
