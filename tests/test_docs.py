@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import bench
+from harness.discover import discover
 from tests import factory
 from tests.harness.cli.test_cli import call
 from tests.tier import full
@@ -151,6 +152,10 @@ def test_the_readme_compares_with_the_fastest_opponent(monkeypatch):
         ["| `k_quant_gather`", "SGLang 3.00", "1.50", "2.0×"],
         ["| `decode_native`", "PyTorch `flat_view` 3.00", "1.50", "2.0×"],
     ]
+
+
+def test_every_kernel_of_an_engine_counts_as_one():
+    assert {one.name for one in discover().variants if one.is_upstream} == set(splice.UPSTREAM)
 
 
 @full
