@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from spec_decode_bench import bench
+from spec_decode_bench.harness.discover import discover
 from tests import factory
 from tests.cli.test_cli import call
 from tests.tier import full
@@ -126,6 +127,43 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
     assert "deep_gemm 2.5.0" in text
     assert "does not support" in text
     assert "decode_native" not in text
+
+
+def run_at(point, speeds):
+    """A made-up record of cells at one point. speeds: operator -> variant -> GPU time."""
+    cells = [
+        factory.cell(operator, name, point, gpu=us) for operator, all_ in speeds.items() for name, us in all_.items()
+    ]
+    return factory.run(factory.gpu_environment(), cells)
+
+
+def test_the_readme_compares_with_the_fastest_opponent(monkeypatch):
+    """An engine's kernel, else PyTorch operators; never a slower one of the same kind, nor a kernel of ours."""
+    speeds = {
+        "k_quant_gather": {"op_chain": 2.9, "vllm_cuda": 6.0, "sglang_dsa_triton": 3.0, "unfused": 2.5},
+        "decode_native": {"chain_clamp": 6.0, "flat_view": 3.0, "triton_sequence": 2.5},
+    }
+    run = run_at(
+        {"batch_size": 128}, {name: all_ | {"triton_fused": 2.0, "cuda_fused": 1.5} for name, all_ in speeds.items()}
+    )
+    monkeypatch.setattr(splice, "record", lambda name: run)
+    monkeypatch.setattr(splice, "SUMMARY", [splice.Row(name, ("upstream",), "batch_size=128") for name in speeds])
+    assert [line.split(" | ")[:4] for line in splice.headline()[2:4]] == [
+        ["| `k_quant_gather`", "SGLang 3.00", "1.50", "2.0×"],
+        ["| `decode_native`", "PyTorch `flat_view` 3.00", "1.50", "2.0×"],
+    ]
+
+
+def test_every_kernel_of_an_engine_counts_as_one():
+    assert {one.name for one in discover().variants if one.is_upstream} == set(splice.UPSTREAM)
+
+
+@full
+def test_the_readme_compares_with_an_engine_where_it_has_a_kernel():
+    operators = {row.operator: splice.fastest(cells, "engine") for row, _, cells in splice.summary_cells(splice.GPU)}
+    timed = (cell for name in ("upstream", "upstream_step") for cell in splice.record(f"{splice.GPU}/{name}").cells)
+    with_kernel = {cell.operator for cell in timed if cell.metrics and splice.kind_of(cell.variant) == "engine"}
+    assert [name for name, engine in operators.items() if engine is None and name in with_kernel] == []
 
 
 def sources_today(*variants, changed=()):

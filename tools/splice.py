@@ -15,7 +15,6 @@ import hashlib
 import importlib
 import inspect
 import json
-import math
 import re
 import statistics
 import sys
@@ -23,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spec_decode_bench.decode_loop import records as loop_schema
 from spec_decode_bench.decode_loop.analysis import alone, delta, reference_of, value
@@ -86,8 +85,7 @@ LOOPS = {
 LOOP_RECORDS = (*LOOPS, f"{GPU}/decode_loop_mtp1_azure", f"{GPU}/decode_loop_mtp3_mooncake")
 #: The model step in that table.
 LOOP_MODEL_STEP_US = 9000
-#: Variants of upstream/ -> the engine or library in the README. Of several for one operator, the first that was timed
-#: is shown; SGLang's gather is the faster one.
+#: Variants of upstream/ -> the engine or library in the documents.
 UPSTREAM = {
     "deep_gemm": "DeepGEMM",
     "flash_mla_fp8": "FlashMLA",
@@ -96,25 +94,42 @@ UPSTREAM = {
     "sglang_dsa_triton": "SGLang",
     "vllm_cuda": "vLLM",
     "vllm_triton": "vLLM",
+    "vllm_varlen": "vLLM",
     "vllm_align": "vLLM",
     "vllm": "vLLM",
     "vllm_call": "vLLM",
     "sglang_cuda": "SGLang",
 }
-#: The rows of the README: the records of each operator, of which the first that a GPU has is shown. Of ``upstream`` it
-#: is the first point of 128 requests at which most kernels of engines were timed, of the others SUMMARY_POINT.
-SUMMARY = {
-    "decode_flatten": ("upstream",),
-    "decode_native": ("full",),
-    "paged_mqa_schedule": ("upstream",),
-    "mla_tile_schedule": ("upstream",),
-    "k_quant_gather": ("upstream",),
-    "mamba_spec_metadata": ("full",),
-    "decode_step": ("upstream_step", "full"),
-    "step_prologue": ("upstream_step", "whole_step"),
-    "step_epilogue": ("upstream_step", "whole_step"),
-    "draft_passes": ("upstream_step", "whole_step"),
-}
+SUMMARY_POINT = "batch_size=128,context_len=uniform(4096;8192)"
+
+
+class Row(NamedTuple):
+    """Of the README's table, and of the first one of a GPU's results."""
+
+    operator: str
+    records: tuple[str, ...]  # the first that a GPU has is shown
+    point: str = SUMMARY_POINT
+    what: str = ""  # what sets the point apart from SUMMARY_POINT
+
+    @property
+    def label(self) -> str:
+        return f"`{self.operator}`" + (f", {self.what}" if self.what else "")
+
+
+#: Where engines have kernels of their own, points that these were timed at: one for each layout that Hopper uses.
+SUMMARY = (
+    Row("decode_flatten", ("upstream",)),
+    Row("decode_native", ("full",)),
+    Row("paged_mqa_schedule", ("upstream",)),
+    Row("paged_mqa_schedule", ("upstream",), f"{SUMMARY_POINT},lens_layout=1d,remainder=back", "128 rows of one token"),
+    Row("mla_tile_schedule", ("upstream",), f"{SUMMARY_POINT},layout=old", "old layout, 128 heads"),
+    Row("k_quant_gather", ("upstream",), "batch_size=128,seq_lens=uniform", "32K prefill tokens, equal sequences"),
+    Row("mamba_spec_metadata", ("upstream",), f"{SUMMARY_POINT},cache_mode=align,max_num_seqs=1024", "mode `align`"),
+    Row("decode_step", ("upstream_step", "full")),
+    Row("step_prologue", ("upstream_step", "whole_step")),
+    Row("step_epilogue", ("upstream_step", "whole_step")),
+    Row("draft_passes", ("upstream_step", "whole_step")),
+)
 #: What docs/records.md shows.
 STRUCTS = {
     schema: "Header Segment Cell Status Finding Place Reason Code Metrics EstimatorSamples Environment Checkout "
@@ -143,7 +158,6 @@ OPERATORS = (
     "step_epilogue",
     "draft_passes",
 )
-SUMMARY_POINT = "batch_size=128,context_len=uniform(4096;8192)"
 
 
 class SpliceError(Exception):
@@ -335,61 +349,66 @@ def environment(names: Sequence[str] = RECORDS) -> list[str]:
     return [f"{', '.join(of_records)}: {text}.  " for text, of_records in where.items()]
 
 
+def kind_of(variant: str) -> str:
+    """``engine``, ``unfused`` (our kernels, one per launch of vLLM), ``fused`` (our other kernels) or ``PyTorch``."""
+    if variant in UPSTREAM:
+        return "engine"
+    if variant == "unfused":
+        return variant
+    return "fused" if variant.startswith(("triton_", "cuda_")) else "PyTorch"
+
+
+def fastest(cells: Mapping[str, Cell], kind: str) -> str | None:
+    """Of the variants of this kind at a point; None where none was timed."""
+    times = {name: median_us(cell, "gpu_us") for name, cell in cells.items() if kind_of(name) == kind}
+    return min((name for name, time in times.items() if time), key=times.get, default=None)
+
+
 def engines_in(cells: Mapping[str, Cell]) -> list[str]:
     """The kernels of engines that were timed at a point."""
     return [name for name in UPSTREAM if name in cells and median_us(cells[name], "gpu_us")]
 
 
-def upstream_in(cells: Mapping[str, Cell]) -> str | None:
-    return next(iter(engines_in(cells)), None)
-
-
-def summary_cells(gpu: str) -> Iterator[tuple[str, Run, dict[str, Cell]]]:
-    """(operator, run, variant -> cell) of the rows of the two tables below. Raises SpliceError."""
-    for operator, names in SUMMARY.items():
-        there = (name for name in names if (ROOT / REFERENCE / gpu / f"{name}.jsonl").is_file())
-        name = next(there, names[-1])
-        run = record(f"{gpu}/{name}")
-        points = by_point(run, operator)
-        if name == "upstream":
-            large = [cells for label, cells in points.items() if label.startswith("batch_size=128")]
-            cells = max(large, key=lambda cells: len(engines_in(cells)), default={})
-        else:
-            cells = points.get(SUMMARY_POINT)
+def summary_cells(gpu: str) -> Iterator[tuple[Row, Run, dict[str, Cell]]]:
+    """(row, run, variant -> cell) of the two tables below. Raises SpliceError."""
+    for row in SUMMARY:
+        there = (name for name in row.records if (ROOT / REFERENCE / gpu / f"{name}.jsonl").is_file())
+        run = record(f"{gpu}/{next(there, row.records[-1])}")
+        cells = by_point(run, row.operator).get(row.point)
         if not cells:
-            raise SpliceError(f"{run.path} has no cells of {operator} for the README's table")
-        yield operator, run, cells
+            raise SpliceError(f"{run.path} has no cells of {row.operator} at {row.point}")
+        yield row, run, cells
 
 
 def headline() -> list[str]:
-    """The README's table: what a server launches, or PyTorch operators, and the faster fused kernel."""
+    """The README's table: the fastest kernel of an engine, or where none has one the fastest PyTorch operators, and the
+    faster fused kernel.
+    """
     rows, shown = [], []
-    for operator, run, cells in summary_cells(GPU):
-        upstream = upstream_in(cells)
-        before = upstream or ("unfused" if "unfused" in cells else next(iter(cells.values())).baseline)
-        label = UPSTREAM.get(before, "unfused" if before == "unfused" else "PyTorch")
+    for row, run, cells in summary_cells(GPU):
+        before = fastest(cells, "engine") or fastest(cells, "PyTorch")
+        label = UPSTREAM.get(before, f"PyTorch `{before}`")
         times = {name: median_us(cells[name], "gpu_us") for name in (before, "triton_fused", "cuda_fused")}
         fused = min(("triton_fused", "cuda_fused"), key=times.__getitem__)
         launches = [cells[name].metrics.launches for name in (before, fused)]
         speed_up = f"{significant(times[before] / times[fused], 2)}×"
         microseconds = [f"{significant(times[name])}{'?' * bool(doubt(run, cells[name]))}" for name in (before, fused)]
-        row = [f"`{operator}`", f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)]
-        rows.append(row)
+        rows.append([row.label, f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)])
         shown += [(run, cells[name]) for name in (before, fused)]
     table = markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows)
     return [*table, *doubts(shown), *stale((run.header, cell.variant_id) for run, cell in shown)]
 
 
 def summary(gpu: str = GPU) -> list[str]:
-    """Engines' kernels and PyTorch operators beside the fused kernels, 128 requests each."""
+    """The fastest of the engines' kernels and of the PyTorch variants beside the fused kernels, 128 requests each."""
     rows, timed = [], []
-    for operator, run, cells in summary_cells(gpu):
-        shown = [next(iter(cells.values())).baseline, "triton_fused", "cuda_fused"]
-        before = upstream_in(cells) or "unfused"
-        first, *others = row_of(run, cells, [before, *shown], with_ratio=False)
-        label = f"{UPSTREAM.get(before, before)}: " if before in cells else ""
-        rows.append([f"`{operator}`", label + first, *others])
-        timed += [(run, cells[name]) for name in (before, *shown) if name in cells]
+    for row, run, cells in summary_cells(gpu):
+        engine, chain = fastest(cells, "engine"), fastest(cells, "PyTorch")
+        shown = [engine or "", chain or "", "triton_fused", "cuda_fused"]
+        entries = row_of(run, cells, shown, with_ratio=False)
+        names = [f"{UPSTREAM[engine]}: " if engine else "", f"`{chain}`: " if chain else ""]
+        rows.append([row.label, *(name + text for name, text in zip(names, entries[:2], strict=True)), *entries[2:]])
+        timed += [(run, cells[name]) for name in shown if name in cells]
     run = record(f"{gpu}/upstream")
     records = ", ".join(f"`{name}`" for name in dict.fromkeys(one.header.name for one, _ in timed))
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
@@ -413,27 +432,24 @@ def overview(names: Sequence[str] = GLANCE) -> list[str]:
                 continue
             fused = geometric_mean([one["fused"] for one in found])
             shown = [f"`{run.header.name}`", f"`{operator}`", str(len(found)), significant(fused)]
-            for kind in ("PyTorch", "engine"):
+            for kind in ("PyTorch", "unfused"):
                 others = [one[kind] / one["fused"] for one in found if kind in one]
                 shown.append(f"{significant(geometric_mean(others))}×" if others else "–")
             over_bound = geometric_mean([one["fused"] / one["copy bound"] for one in found])
             rows.append([*shown, f"{significant(over_bound)}×"])
-    head = ["record", "operator", "points", "fused, µs", "PyTorch / fused", "engine / fused", "fused / copy bound"]
+    head = ["record", "operator", "points", "fused, µs", "PyTorch / fused", "unfused / fused", "fused / copy bound"]
     return [*markdown_table(head, rows, 2), *stale(timed_in(*map(record, names)))]
 
 
 def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | None:
-    """``fused``, ``PyTorch``, ``copy bound`` and, where it was timed, ``engine`` -> microseconds at one point.
-    None without a time of a kernel of ours and of a PyTorch variant.
+    """Kind of variant, or ``copy bound`` -> microseconds at one point. None without a time of a fused kernel and of a
+    PyTorch variant.
     """
-    found: dict[str, float] = {}
-    for name, cell in cells.items():
-        kind = "engine" if name == "unfused" or name in UPSTREAM else "PyTorch"
-        kind = "fused" if cell.variant.startswith(("triton_", "cuda_")) else kind
-        if (time := median_us(cell, "gpu_us")) is not None:
-            found[kind] = min(found.get(kind, math.inf), time)
-            found["copy bound"] = copy_bound_of(run, cell)
-    return found if "fused" in found and "PyTorch" in found else None
+    names = {kind: fastest(cells, kind) for kind in ("fused", "unfused", "PyTorch")}
+    found = {kind: median_us(cells[name], "gpu_us") for kind, name in names.items() if name}
+    if "fused" not in found or "PyTorch" not in found:
+        return None
+    return found | {"copy bound": copy_bound_of(run, cells[names["fused"]])}
 
 
 def loop_overview() -> list[str]:

@@ -16,7 +16,8 @@ token, and M = max_model_len:
 That equals what the passes of draft_inputs make one after another, because min(min(x, M) + 1, M) = min(x + 1, M).
 Left to a pass are the token of the pass before and its hidden row.
 
-vLLM 0.33 takes four graph nodes per pass, about eleven with a sparse indexer.
+vLLM 0.33 takes two launches per pass, three with a sparse indexer; its planner and the copies of the drafter's tokens
+are not counted.
 """
 
 from __future__ import annotations

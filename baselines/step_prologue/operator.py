@@ -21,8 +21,8 @@ The last ``state_groups`` groups hold recurrent states: their blocks have mamba_
 scratch columns, and no generic slot mapping. The indexer reads the first group, which has no window then, and decodes
 only: prefill chunks have metadata of their own.
 
-vLLM 0.33 takes 9 to 12 launches for the first three parts and what the sampler gathers, 4 to 18 for the indexer and 16
-for a hybrid.
+vLLM 0.33 takes 6 or 7 launches for the first three parts and what the sampler gathers, 7 more for the indexer without
+its planners and 12 more for a hybrid with three groups of states; uploads and staged writes are not counted.
 """
 
 from __future__ import annotations
