@@ -74,18 +74,16 @@ def verify_command(options: argparse.Namespace) -> int:
     console, job = make_console(), make_job(options, measure, device, timed=False)
     if options.defects:
         operators = {item.operator for item in items} or set(catalog.operators)
-        bad = verify_defects(console, job, catalog, defects_of(catalog, operators))
-    elif options.consumers:
-        bad = verify_consumers(console, job, catalog, items)
-    elif options.point is not None:
-        bad = verify_point(console, job, catalog, parse_key(options.point, catalog, items))
-    else:
-        job = replace(job, compiled=cuda_sources(items, catalog))
-        command = point_command(options, source)
-        # Who names variants asks about these alone.
-        defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
-        bad = verify_all(console, job, catalog, items, defects, not options.no_array, options.random, command)
-    return BAD if bad else OK
+        return verify_defects(console, job, catalog, defects_of(catalog, operators))
+    if options.consumers:
+        return verify_consumers(console, job, catalog, items)
+    if options.point is not None:
+        return verify_point(console, job, catalog, parse_key(options.point, catalog, items))
+    job = replace(job, compiled=cuda_sources(items, catalog))
+    command = point_command(options, source)
+    # Who names variants asks about these alone.
+    defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
+    return verify_all(console, job, catalog, items, defects, not options.no_array, options.random, command)
 
 
 def compare_command(options: argparse.Namespace) -> int:

@@ -42,10 +42,11 @@ from harness.cli.comparing import rule_of
 from harness.cli.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
 from harness.cli.planning import plan_cells, prepare, seed_of, writing_to
 from harness.cli.recording import new_folder
+from harness.cli.verdict import reasons_in_words
 from harness.config.load import ConfigError, Measure, Source
 from harness.contract import COMPILER
 from harness.discover import ROOT, Catalog, DiscoveryError, unavailable
-from harness.exit_codes import UNSURE
+from harness.exit_codes import BAD, OK, UNSURE, USAGE
 from harness.records.differences import differences
 from harness.records.file import Writer, read_run
 from harness.records.schema import Cell, RecordError, Run, Status, split_key
@@ -176,7 +177,9 @@ class Gate:
                 for side in (BASE, HEAD):
                     verified = read_run(self._verified(side))
                     if not any(cell.was_timed for cell in verified.cells):
-                        self._say(f"no cell of {side} passed, so nothing is timed")
+                        reasons = (cell.reason for cell in verified.cells if not cell.status.is_verdict)
+                        why = reasons_in_words(reasons, "cell")
+                        self._say(f"no cell of {side} passed, so nothing is timed{f': {why}' if why else ''}")
                         return True
                     can_hold &= _is_gpu(verified)
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
@@ -366,7 +369,7 @@ class Gate:
         self._running = [process for process in self._running if process not in processes]
         incomplete = []
         for process, code in zip(processes, codes, strict=True):
-            if code not in (0, 1) or not _is_complete(process.unfinished):
+            if not _is_complete(process.unfinished, code):
                 incomplete.append((process, code))
                 continue
             _append(process.unfinished, process.known)
@@ -406,12 +409,16 @@ def _has_failed(run: Run) -> bool:
     return any(cell.status == Status.FAILED for cell in run.cells)
 
 
-def _is_complete(record: Path) -> bool:
+def _is_complete(record: Path, code: int) -> bool:
+    """Whether a process that ended with this exit code has recorded all cells. One that could verify none says so with
+    its code.
+    """
     try:
         run = read_run(record)
     except RecordError:
         return False
-    return not (run.truncated or run.missing)
+    good = code in (OK, BAD) or (code == USAGE and not any(cell.status.is_verdict for cell in run.cells))
+    return good and not (run.truncated or run.missing)
 
 
 def _append(record: Path, cells: Sequence[Cell]) -> None:
