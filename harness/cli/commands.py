@@ -223,12 +223,15 @@ def plot_command(options: argparse.Namespace) -> int:
     return OK
 
 
-def _chosen_runs(paths: Sequence[str], only: Sequence[str]) -> list[Run]:
+def _chosen_runs(paths: Sequence[str], only: Sequence[str] = ()) -> list[Run]:
+    """The records with these cells; warns of those that lack some. Raises ConfigError where no cell is left."""
     runs = [run for path in paths for run in read_side(path)]
     for run in runs:
         if lost := len(run.missing):
             planned = counted(len(run.header.cells), "planned cell")
             warn(f"{run.path} lacks {lost} of {planned}; complete it with --resume {shlex.quote(run.path)}")
+        elif run.truncated:
+            warn(f"{run.path}: its last line is incomplete and was left out; every planned cell is there")
     runs = [chosen(run, only) for run in runs]
     if only and not any(run.cells for run in runs):
         raise ConfigError(f"--only {' '.join(only)} matches no cell of these records")
@@ -275,7 +278,7 @@ def check_record_command(options: argparse.Namespace) -> int:
 def export_command(options: argparse.Namespace) -> int:
     from harness.report.export import table, write_csv
 
-    runs = [run for path in options.runs for run in read_side(path)]
+    runs = _chosen_runs(options.runs)
     refuse_loops(runs, "export")
     columns = table(runs)
     if options.out is None:
