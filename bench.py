@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The command line: flags and exit codes. cli/commands.py does the work.
 
-Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage, configuration, device or file, 3 unsure,
-130 interrupted, with everything measured so far kept. docs/configuration.md lists the causes of each.
+Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage, configuration, device or file, or nothing
+that could be verified, 3 unsure, 130 interrupted, with everything measured so far kept. docs/configuration.md lists the
+causes of each.
 """
 
 from __future__ import annotations

@@ -74,18 +74,16 @@ def verify_command(options: argparse.Namespace) -> int:
     console, job = make_console(), make_job(options, measure, device, timed=False)
     if options.defects:
         operators = {item.operator for item in items} or set(catalog.operators)
-        bad = verify_defects(console, job, catalog, defects_of(catalog, operators))
-    elif options.consumers:
-        bad = verify_consumers(console, job, catalog, items)
-    elif options.point is not None:
-        bad = verify_point(console, job, catalog, parse_key(options.point, catalog, items))
-    else:
-        job = replace(job, compiled=cuda_sources(items, catalog))
-        command = point_command(options, source)
-        # Who names variants asks about these alone.
-        defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
-        bad = verify_all(console, job, catalog, items, defects, not options.no_array, options.random, command)
-    return BAD if bad else OK
+        return verify_defects(console, job, catalog, defects_of(catalog, operators))
+    if options.consumers:
+        return verify_consumers(console, job, catalog, items)
+    if options.point is not None:
+        return verify_point(console, job, catalog, parse_key(options.point, catalog, items))
+    job = replace(job, compiled=cuda_sources(items, catalog))
+    command = point_command(options, source)
+    # Who names variants asks about these alone.
+    defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
+    return verify_all(console, job, catalog, items, defects, not options.no_array, options.random, command)
 
 
 def compare_command(options: argparse.Namespace) -> int:
@@ -225,12 +223,15 @@ def plot_command(options: argparse.Namespace) -> int:
     return OK
 
 
-def _chosen_runs(paths: Sequence[str], only: Sequence[str]) -> list[Run]:
+def _chosen_runs(paths: Sequence[str], only: Sequence[str] = ()) -> list[Run]:
+    """The records with these cells; warns of those that lack some. Raises ConfigError where no cell is left."""
     runs = [run for path in paths for run in read_side(path)]
     for run in runs:
         if lost := len(run.missing):
             planned = counted(len(run.header.cells), "planned cell")
             warn(f"{run.path} lacks {lost} of {planned}; complete it with --resume {shlex.quote(run.path)}")
+        elif run.truncated:
+            warn(f"{run.path}: its last line is incomplete and was left out; every planned cell is there")
     runs = [chosen(run, only) for run in runs]
     if only and not any(run.cells for run in runs):
         raise ConfigError(f"--only {' '.join(only)} matches no cell of these records")
@@ -277,7 +278,7 @@ def check_record_command(options: argparse.Namespace) -> int:
 def export_command(options: argparse.Namespace) -> int:
     from spec_decode_bench.harness.report.export import table, write_csv
 
-    runs = [run for path in options.runs for run in read_side(path)]
+    runs = _chosen_runs(options.runs)
     refuse_loops(runs, "export")
     columns = table(runs)
     if options.out is None:

@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.cli.verification import full, known_failure_text
+from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Cells, Checked, Verify
 from spec_decode_bench.harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import of_reason
 from spec_decode_bench.harness.records.schema import Place, Status, split_key
 from spec_decode_bench.harness.session.messages import Job
@@ -96,8 +98,8 @@ def _value(key: str, axis: Axis, label: str, known: Sequence[Any]) -> Any:
         raise ConfigError(f"--point {key}: {axis.name}={label}: {problem}") from None
 
 
-def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> bool:
-    """Print what the checks found there; True where the variant does not pass."""
+def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> int:
+    """Print what the checks found there; the exit code: 1 where the variant does not pass, 2 where it is skipped."""
     variant = catalog.find(item.operator, item.variant)
     if reason := unavailable(variant, job.device):
         raise ConfigError(f"--point: {variant.id} is unavailable: {of_reason(reason)}")
@@ -115,5 +117,8 @@ def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> 
             detail = f": {of_reason(finding.reason)}"
         style = "red" if finding.status.is_bad else ""
         console.print(Text(f"{variant.id} at {place or 'some point'}: {finding.status}{detail}", style=style))
-    fine = any(finding.status in (Status.PASSED, Status.KNOWN_FAILURE) for finding in findings)
-    return not fine or any(finding.status.is_bad for finding in findings)
+    if any(finding.status.is_bad for finding in findings):
+        return BAD
+    if any(finding.status.is_verdict for finding in findings):
+        return OK
+    return verified_nothing((finding.reason for finding in findings), "place")

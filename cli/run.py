@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from msgspec import structs
 from rich.text import Text
 
 from spec_decode_bench.decode_loop.planning import miniature, plan_loops
+from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.command.planning import (
     cells_of,
     cuda_sources,
@@ -29,7 +31,7 @@ from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.exit_codes import INTERRUPTED, OK
 from spec_decode_bench.harness.records.file import is_empty_record, read_run, record_path
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.report.console import make_console, warn
+from spec_decode_bench.harness.report.console import make_console, print_to_stderr, warn
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.gpus import Gpu, LocalGpu, SeveralGpus
 from spec_decode_bench.harness.session.kept_workers import KeptWorkers
@@ -158,6 +160,10 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
     out = options.out
     if out is not None and len(options.configs) > 1:
         out = out / source.config.name
+    asked = source.config.measure
+    if device == "cpu":  # where no state is prepared, and the record must say what was timed
+        measure = structs.replace(asked, cache=HOT.name)
+        source = replace(source, config=structs.replace(source.config, measure=measure))
     loops = source.config.decode_loop is not None
     if loops and options.shard is not None:
         raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
@@ -180,6 +186,11 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
     elif not loops:
         job = replace(job, compiled=cuda_sources(items, catalog))
     hashes = source_hashes(cells, catalog, job.variant_files)
+    if asked.cache != source.config.measure.cache and not options.plan:
+        print_to_stderr(
+            f"note: measure.cache={asked.cache} is a state of a GPU's L2; on a CPU calls are timed with a hot cache, "
+            f"and the record says measure.cache={HOT.name}"
+        )
     return Plan(
         source,
         job,

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from spec_decode_bench.decode_loop.tables import PERCENTILES, loop_tables
 from spec_decode_bench.harness.analysis.seconds import seconds_of
+from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.discover import ROOT
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import ending
@@ -37,9 +38,16 @@ TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.js
 
 
 def exit_code(run: Run) -> int:
-    """1 where a CUDA source does not compile, or a cell or a stack is a mismatch or failed."""
-    fine = sources_compile(run.header.compiled) and not any(line.status.is_bad for line in (*run.cells, *run.loops))
-    return OK if fine else BAD
+    """1 where a CUDA source does not compile, or a cell or a stack is a mismatch or failed; 2 where all of them are
+    skipped or unavailable, which stderr then says.
+    """
+    lines = [*run.cells, *run.loops]
+    if not sources_compile(run.header.compiled) or any(line.status.is_bad for line in lines):
+        return BAD
+    if not lines or any(line.status.is_verdict for line in lines):
+        return OK
+    noun = "stack" if run.loops else "cell"
+    return verified_nothing((line.reason for line in lines), noun, compiled=bool(run.header.compiled))
 
 
 def refuse_foreign_table(folder: Path) -> None:

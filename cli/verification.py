@@ -15,10 +15,12 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
+from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.sweep import cells
 from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem, keys_of
 from spec_decode_bench.harness.contract import Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import of_reason, place_of, seen
 from spec_decode_bench.harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
 from spec_decode_bench.harness.report.console import (
@@ -321,14 +323,15 @@ def verify_all(
     arrays: bool,
     random_batches: int,
     command: Callable[[str, int], str],
-) -> bool:
-    """Verify the variants of a sweep and historic defects, and print the results.
+) -> int:
+    """Verify the variants of a sweep and historic defects, and print the results; the exit code.
 
     arrays:         verify at the covering array of each operator.
     random_batches: for each variant.
     command:        the command line for the key of one point, and a seed.
 
-    Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
+    1 where a healthy variant was rejected, a defect was not, or a CUDA source does not compile; 2 where every healthy
+    variant is unavailable.
     """
     healthy = catalog.variants_of(items)
     results = Verification(console, job, catalog)
@@ -353,11 +356,17 @@ def verify_all(
     here = [variant for variant in healthy if variant.id in results.findings]
     rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
     bad_cell = any(cell.status.is_bad for cell in results.cells)
-    return accepted or rejected or bad_cell or not sources_compile(results.compiled)
+    if accepted or rejected or bad_cell or not sources_compile(results.compiled):
+        return BAD
+    if here:
+        return OK
+    return verified_nothing((cell.reason for cell in results.cells), "cell", compiled=bool(results.compiled))
 
 
-def verify_defects(console: Console, job: Job, catalog: Catalog, defects: Sequence[Variant]) -> bool:
-    """Print every defect with the check that rejected it; True where one was not rejected."""
+def verify_defects(console: Console, job: Job, catalog: Catalog, defects: Sequence[Variant]) -> int:
+    """Print every defect with the check that rejected it; the exit code: 1 where one was not rejected, 2 where all are
+    unavailable.
+    """
     results = Verification(console, job, catalog)
     try:
         results.run([], defects)
@@ -373,7 +382,9 @@ def verify_defects(console: Console, job: Job, catalog: Catalog, defects: Sequen
     missing = len(defects) - len(checked)
     note = f", {missing} unavailable on this machine" if missing else ""
     console.print(Text(f"{rejected} of {len(checked)} rejected{note}"))
-    return accepted
+    if checked or not defects:
+        return BAD if accepted else OK
+    return verified_nothing((unavailable(defect, job.device) for defect in defects), "defect")
 
 
 # --- what is verified -------------------------------------------------------------------------------------------------
@@ -422,9 +433,9 @@ def _rejection(findings: Sequence[Finding]) -> Finding | None:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequence[Cells]) -> bool:
-    """Run the consumers of the operators on the tables of all variants, and print the comparison. Returns True where
-    results differ, or a kernel failed.
+def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequence[Cells]) -> int:
+    """Run the consumers of the operators on the tables of all variants, and print the comparison; the exit code: 1
+    where results differ, or a kernel failed, 2 where no kernel could be run.
     """
     from spec_decode_bench.harness.verify.consumers import compare_consumers
 
@@ -450,7 +461,11 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequen
     left_out = Counter((c.consumer.name, c.reason) for c in comparisons if c.reason is not None)
     for (name, reason), count in left_out.items():
         console.print(Text(f"{name}: {counted(count, 'time')} not compared: {of_reason(reason)}"))
-    return any(comparison.bad for comparison in comparisons)
+    if any(comparison.bad for comparison in comparisons):
+        return BAD
+    if compared or not comparisons:
+        return OK
+    return verified_nothing((c.reason for c in comparisons), "comparison")
 
 
 def known_failure_text(finding: Finding) -> str:

@@ -1,8 +1,8 @@
 """What rooms add to the instrument, which knows none of them by name.
 
-A room registers on import of its module ``registration``. bench.py imports those of all rooms before a command runs, and
-a job carries their names to worker processes, on other machines too. Every registration is light: no torch, and whatever
-is slow to load is imported in the function that needs it.
+A room registers on import of its module ``registration``. bench.py imports those of all rooms before a command runs,
+and a job carries their names to worker processes, on other machines too. Every registration is light: no torch, and
+whatever is slow to load is imported in the function that needs it.
 """
 
 from __future__ import annotations

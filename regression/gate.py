@@ -39,10 +39,11 @@ from rich.text import Text
 from spec_decode_bench.harness.analysis.warnings import abbreviated
 from spec_decode_bench.harness.command.planning import plan_cells, prepare, seed_of, writing_to
 from spec_decode_bench.harness.command.recording import new_folder
+from spec_decode_bench.harness.command.verdict import reasons_in_words
 from spec_decode_bench.harness.config.load import ConfigError, Measure, Source
 from spec_decode_bench.harness.contract import COMPILER
 from spec_decode_bench.harness.discover import ROOT, Catalog, DiscoveryError, unavailable
-from spec_decode_bench.harness.exit_codes import UNSURE
+from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE, USAGE
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Status, split_key
@@ -176,7 +177,9 @@ class Gate:
                 for side in (BASE, HEAD):
                     verified = read_run(self._verified(side))
                     if not any(cell.was_timed for cell in verified.cells):
-                        self._say(f"no cell of {side} passed, so nothing is timed")
+                        reasons = (cell.reason for cell in verified.cells if not cell.status.is_verdict)
+                        why = reasons_in_words(reasons, "cell")
+                        self._say(f"no cell of {side} passed, so nothing is timed{f': {why}' if why else ''}")
                         return True
                     can_hold &= _is_gpu(verified)
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
@@ -366,7 +369,7 @@ class Gate:
         self._running = [process for process in self._running if process not in processes]
         incomplete = []
         for process, code in zip(processes, codes, strict=True):
-            if code not in (0, 1) or not _is_complete(process.unfinished):
+            if not _is_complete(process.unfinished, code):
                 incomplete.append((process, code))
                 continue
             _append(process.unfinished, process.known)
@@ -406,12 +409,16 @@ def _has_failed(run: Run) -> bool:
     return any(cell.status == Status.FAILED for cell in run.cells)
 
 
-def _is_complete(record: Path) -> bool:
+def _is_complete(record: Path, code: int) -> bool:
+    """Whether a process that ended with this exit code has recorded all cells. One that could verify none says so with
+    its code.
+    """
     try:
         run = read_run(record)
     except RecordError:
         return False
-    return not (run.truncated or run.missing)
+    good = code in (OK, BAD) or (code == USAGE and not any(cell.status.is_verdict for cell in run.cells))
+    return good and not (run.truncated or run.missing)
 
 
 def _append(record: Path, cells: Sequence[Cell]) -> None:

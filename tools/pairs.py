@@ -13,22 +13,28 @@ import sys
 from pathlib import Path
 
 from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.contract import Operator
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, CoveringArray, covering_array
+from spec_decode_bench.harness.verify.points import PointSearch
 
 FILE = Path(__file__).parent.parent / "docs" / "pairs.json"
 
 
+def counts_of(operator: Operator, array: CoveringArray) -> dict[str, int]:
+    """What stands in docs/pairs.json for an operator. MiB: inputs and outputs of all points."""
+    search = PointSearch(operator, MOST_BYTES)
+    mebibytes = sum(map(search.nbytes, array.points)) >> 20
+    return {"points": len(array.points), "pairs": len(array.legal), "MiB": mebibytes}
+
+
 def main(names: list[str]) -> int:
     interpreter.choose("cpu")
-    from spec_decode_bench.harness.discover import discover
-    from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, covering_array
-    from spec_decode_bench.harness.verify.points import PointSearch
-
     catalog, counts = discover(), {}
     for name in names or catalog.operators:
         operator = catalog.operators[name]
-        array, search = covering_array(operator, catalog.of(name)), PointSearch(operator, MOST_BYTES)
-        mebibytes = sum(map(search.nbytes, array.points)) >> 20
-        counts[name] = {"points": len(array.points), "pairs": len(array.legal), "MiB": mebibytes}
+        array = covering_array(operator, catalog.of(name))
+        counts[name] = counts_of(operator, array)
         if names:
             classes: dict[str, list[str]] = {}
             for one in dict.fromkeys(one for pair in sorted(array.legal, key=repr) for one in pair):

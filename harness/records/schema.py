@@ -45,6 +45,11 @@ class Status(StrEnum):
         """Whether it makes a run end with exit code 1."""
         return self in (Status.MISMATCH, Status.FAILED)
 
+    @property
+    def is_verdict(self) -> bool:
+        """Whether the variant was run: what was skipped or is unavailable is neither right nor wrong."""
+        return self not in (Status.SKIPPED, Status.UNAVAILABLE)
+
 
 class Code(StrEnum):
     """Why a variant has no result somewhere, or what is to be known of its result."""

@@ -64,7 +64,7 @@ def _compare(catalog: Catalog, consumer: Consumer, item: Cells, device: str, see
     )
     others = [catalog.find(item.operator, name) for name in item.variants if name != planner.name]
     if why_not:
-        yield from (Comparison(consumer, variant.name, item.point, reason=why_not) for variant in others)
+        yield from (Comparison(consumer, variant.name, item.point, reason=why_not) for variant in (planner, *others))
         return
     expected: Mapping[str, Tensor] | None = None
     # The planner twice: a consumer that does not repeat itself on the same tables shows as different there.

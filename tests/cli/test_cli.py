@@ -18,9 +18,11 @@ import pytest
 import torch
 
 from spec_decode_bench import bench
+from spec_decode_bench.cli.run_report import exit_code
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session.interrupt import signals_interrupt
+from tests import factory
 from tests.processes import errors, has_ended, listening
 from tests.tier import few, full
 
@@ -220,6 +222,38 @@ def test_a_variant_without_its_module_is_unavailable_and_no_failure(misbehaving)
     assert {(c.status, ending(c)) for c in cells_of(misbehaving, "needs_a_module")} == {
         ("unavailable", "needs the Python module nowhere_to_be_found")
     }
+
+
+def test_a_run_in_which_nothing_can_be_verified_is_not_green(config, adversaries):
+    """Nor is its record, completed or merged."""
+    only = [config, "--variants", adversaries, "--set", "variants=[needs_a_module]", "--device", "cpu", "--no-plots"]
+    missing = "needs the Python module nowhere_to_be_found (2 cells)"
+    remedy = "install what is missing, or use a machine that has it"
+    said = 2, f"error: nothing could be verified here: {missing}; {remedy}\n"
+    assert call(*only, "--out", "out")[::2] == said
+    assert call(*only, "--resume", "out")[::2] == said
+    assert call("merge", "out", "--out", "all", "--no-plots")[::2] == said
+
+
+@pytest.mark.parametrize(
+    ("statuses", "compiled", "code"),
+    [
+        (["unavailable", "skipped"], {}, 2),
+        (["unavailable", "skipped"], {"sm_90": "ok"}, 2),
+        (["unavailable"], {"sm_90": "no such header"}, 1),
+        (["unavailable", "passed"], {"sm_90": "ok"}, 0),
+        (["unavailable", "mismatch"], {}, 1),
+        ([], {}, 0),
+    ],
+)
+def test_what_is_unavailable_or_skipped_is_no_verdict(statuses, compiled, code, capsys):
+    cells = [
+        factory.cell("o", "v", {"n": n}, status=status, reason=None if status == "passed" else "why")
+        for n, status in enumerate(statuses)
+    ]
+    header = {"compiled": {"mine.cu": compiled}} if compiled else {}
+    assert exit_code(factory.run(factory.cpu_environment(), cells, **header)) == code
+    assert ("though the CUDA sources compile" in capsys.readouterr().err) == (code == 2 and bool(compiled))
 
 
 def test_the_summary_repeats_every_failure_in_full(misbehaving):

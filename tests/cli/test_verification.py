@@ -115,6 +115,53 @@ def test_a_defect_that_slips_fails_the_command_and_one_that_cannot_run_is_not_co
     assert f"{KNOWN} of {KNOWN + 2} rejected, 1 unavailable" in out.splitlines()[-1]
 
 
+NOWHERE = """
+from spec_decode_bench.harness.contract import consumer, variant
+
+@variant("decode_native", requires="nowhere_to_be_found")
+def elsewhere(point, x, out):
+    raise AssertionError("must not be called")
+
+@consumer("decode_native", planner="elsewhere")
+def reader(point, x, out):
+    raise AssertionError("must not be called")
+"""
+MISSING = (
+    "error: nothing could be verified here: needs {} ({}); install what is missing, or use a machine that has it\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "counted"),
+    [
+        (["--set", "variants=[elsewhere]", "--set", "batch_size=[3,4]"], "2 cells"),
+        (["--consumers"], "3 comparisons"),
+        (["--consumers", "--set", "variants=[elsewhere]"], "1 comparison"),
+    ],
+    ids=["variants", "consumers", "planner"],
+)
+def test_a_verification_of_nothing_is_not_green(arguments, counted, config, tmp_path):
+    (tmp_path / "nowhere.py").write_text(NOWHERE)
+    code, _, err = call("verify", config, "--variants", "nowhere.py", "--device", "cpu", *arguments)
+    assert (code, err) == (2, MISSING.format("the Python module nowhere_to_be_found", counted))
+
+
+def test_defects_of_which_none_can_run_are_not_green(config, tmp_path, monkeypatch):
+    (tmp_path / "slips.py").write_text(SLIPS)
+    monkeypatch.setattr(verification, "defects_of", lambda catalog, _: [catalog.find("decode_native", "elsewhere")])
+    code, out, err = call("verify", config, "--defects", "--variants", "slips.py", "--device", "cpu")
+    assert (code, err) == (2, MISSING.format("a GPU", "1 defect"))
+    assert "0 of 0 rejected, 1 unavailable on this machine" in out
+
+
+def test_a_point_that_is_skipped_is_not_green(config):
+    key = "decode_native/chain_clamp/row_alignment=front"
+    code, out, err = call("verify", config, "--point", key, "--device", "cpu")
+    assert code == 2
+    assert "skipped: end-aligned rows only" in " ".join(out.split())
+    assert re.fullmatch(r"error: nothing could be verified here: [^\n;]*; choose other points or variants\n", err)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -84,7 +84,8 @@ for cell in cells:
     if times.get("broken") in ("every variant", cell["variant"]):
         status = times.get("status", "mismatch")
         finding = {"status": status, "place": "point", "name": cell["point"], "message": "wrong"}
-        cell |= {"status": status, "finding": finding, "metrics": None}
+        why = {"reason": {"code": "needs", "detail": "vllm"}} if status == "unavailable" else {"finding": finding}
+        cell |= {"status": status, "metrics": None, **why}
     kept.append((key, cell))
 header["cells"] = [key for key, _ in kept]
 header["started"] = f"2026-01-01T00:{number:02}:00+00:00"
@@ -97,7 +98,8 @@ with open(out / "run.jsonl", "wb") as file:
         line.pop("crc32", None)
         text = json.dumps(line, separators=(",", ":"))[:-1].encode()
         file.write(text + b',"crc32":"%08x"}\\n' % zlib.crc32(text))
-sys.exit(any(cell["status"] != "passed" for _, cell in kept))
+statuses = {cell["status"] for _, cell in kept}
+sys.exit(2 if statuses == {"unavailable"} else statuses != {"passed"})
 """
 
 
@@ -339,6 +341,18 @@ def test_where_every_variant_is_wrong_nothing_is_timed(suite):
     code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
     assert (code, err) == (1, "")
     assert "no cell of head passed, so nothing is timed" in out
+    assert len(processes(suite)) == 2
+
+
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_a_side_on_which_nothing_can_be_verified_has_not_crashed(side, suite):
+    """Its processes end with 2, as those that cannot begin."""
+    times(suite, broken="every variant", status="unavailable")
+    revisions = ("--base", "base") if side == "head" else ("--base", commit(suite), "--head", "base")
+    code, out, err = bench("tiny.yaml", *revisions, "--out", "../out")
+    assert code == 2
+    assert "have no cell in common that both time" in err
+    assert f"no cell of {side} passed, so nothing is timed: needs the Python module vllm (10 cells)" in out
     assert len(processes(suite)) == 2
 
 

@@ -80,6 +80,24 @@ def test_resumed_twice(bench):
     assert [cell.process for cell in read_run("out/run.jsonl").cells] == [0, 1, 1, 2]
 
 
+@pytest.mark.parametrize("cache", ["cold", "serving"])
+def test_a_cpu_has_no_cache_state_and_the_record_says_what_was_timed(cache, bench):
+    command = ("--set", f"measure.cache={cache}", "--seed", "5")
+    note = (
+        f"note: measure.cache={cache} is a state of a GPU's L2; on a CPU calls are timed with a hot cache, and the "
+        "record says measure.cache=hot"
+    )
+    assert bench(*command, "--plan")[2] == "2 points, 4 cells"
+    assert bench(*command, "--out", "out", dies_after=1)[2].startswith(note)
+    assert read_run("out/run.jsonl").cache == "hot"
+    code, _, err, _ = bench(*command, "--resume", "out")
+    assert (code, err) == (0, note)
+    assert bench("--resume", "out")[0] == 0  # the same run
+    bench(*command, "--shard", "1/2", "--out", "shard1")
+    bench("--seed", "5", "--shard", "2/2", "--out", "shard2")
+    assert call("merge", "shard1", "shard2", "--out", "all", "--no-plots")[::2] == (0, "")
+
+
 def test_a_complete_run_starts_no_worker(bench):
     bench("--out", "out")
     before = Path("out/run.jsonl").read_bytes()

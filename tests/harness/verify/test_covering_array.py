@@ -1,6 +1,7 @@
 """The covering array: what meets in it, that healthy variants pass it, and flaws that show nowhere else."""
 
 import itertools
+import json
 from functools import cache
 
 import pytest
@@ -17,6 +18,7 @@ from spec_decode_bench.harness.verify.points import PointSearch, tensor_bytes
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy
 from tests.tier import FULL, few
+from tools import pairs
 
 CATALOG = discover()
 SEED = 5
@@ -66,6 +68,14 @@ def test_pairs_are_counted_by_the_points_that_passed():
     array = array_of("decode_native")
     labels = list(array.by_label)
     assert array.met(labels) == len(array.legal) > array.met(labels[:10]) > array.met(labels[:1]) > 0 == array.met([])
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_counts_of_the_document_are_those_of_today(name):
+    """Else: python -m tools.pairs && python -m tools.splice"""
+    written = json.loads(pairs.FILE.read_text(encoding="utf-8"))
+    assert list(written) == list(CATALOG.operators)
+    assert written[name] == pairs.counts_of(CATALOG.operators[name], array_of(name))
 
 
 def test_values_that_engines_use_meet_every_choice():
