@@ -31,6 +31,8 @@ class Command:
     add_options: Callable[[argparse.ArgumentParser], None]
 
 
+#: Modules of rooms that add to the instrument.
+ROOMS = ("spec_decode_bench.decode_loop.registration",)
 #: Every command, in the order of the help.
 COMMANDS: dict[str, Command] = {}
 
@@ -563,6 +565,9 @@ def _run(arguments: list[str]) -> int:
 
             with lazy_torch():
                 from spec_decode_bench.cli.commands import execute
+                from spec_decode_bench.harness import registry
+
+                registry.load(ROOMS)
         return execute(COMMANDS[options.command].runs, options)
 
 

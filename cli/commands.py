@@ -30,7 +30,7 @@ from spec_decode_bench.harness.config.load import ConfigError, Measure
 from spec_decode_bench.harness.config.work_items import keys_of
 from spec_decode_bench.harness.discover import DiscoveryError
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
-from spec_decode_bench.harness.records.differences import check_together, mixed_states, refuse_loops
+from spec_decode_bench.harness.records.differences import check_sweeps, check_together, mixed_states
 from spec_decode_bench.harness.records.file import read_run, record_path, write_run
 from spec_decode_bench.harness.records.merge import merge, missing_shards
 from spec_decode_bench.harness.records.schema import RecordError, Run
@@ -91,7 +91,7 @@ def compare_command(options: argparse.Namespace) -> int:
 
     rule = replace(rule_of(options), any_config=options.any_config, controls=tuple(options.control))
     base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
-    refuse_loops([*base, *head], "compare")
+    check_sweeps([*base, *head], "compare")
     of_base = {identity(run) for run in base}
     if copy := next((run for run in head if identity(run) in of_base), None):
         raise ConfigError(
@@ -171,7 +171,7 @@ def profile_command(options: argparse.Namespace) -> int:
     from spec_decode_bench.profiler import profile as profiling
 
     source = load_config(options, options.config)
-    if source.config.decode_loop is not None:
+    if source.section is not None:
         raise ConfigError(
             f"{options.config}: profile takes sweeps; docs/profiling.md has the command for a decode loop"
         )
@@ -246,7 +246,7 @@ def report_command(options: argparse.Namespace) -> int:
     from spec_decode_bench.plots import draw_all
 
     runs = _chosen_runs(options.runs, options.only)
-    refuse_loops(runs, "report")
+    check_sweeps(runs, "report")
     across = across_gpus(runs, options.metric)
     console, summary = make_console(), summary_table(across)
     print_tables(console, [summary])
@@ -279,7 +279,7 @@ def export_command(options: argparse.Namespace) -> int:
     from spec_decode_bench.harness.report.export import table, write_csv
 
     runs = _chosen_runs(options.runs)
-    refuse_loops(runs, "export")
+    check_sweeps(runs, "export")
     columns = table(runs)
     if options.out is None:
         write_csv(columns, sys.stdout)
@@ -295,7 +295,7 @@ def history_command(options: argparse.Namespace) -> int:
     from spec_decode_bench.regression.plots.history import draw
 
     runs = _chosen_runs(options.runs, options.only)
-    refuse_loops(runs, "history")
+    check_sweeps(runs, "history")
     history_of_runs = history(runs, options.metric, options.threshold)
     with writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import of_reason
 from spec_decode_bench.harness.records.schema import Place, Status, split_key
+from spec_decode_bench.harness.registry import SECTIONS
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.wording import did_you_mean
@@ -76,8 +77,8 @@ def _variant(key: str, catalog: Catalog) -> tuple[Operator, Variant]:
     parts = key.split("/", 2)
     if len(parts) < 3:
         raise ConfigError(f"--point {key}: expected OPERATOR/VARIANT/POINT, as verify prints it")
-    if parts[0] == "loop":
-        raise ConfigError(f"--point {key}: a decode loop cannot be repeated by --point; name OPERATOR/VARIANT/POINT")
+    if section := next((one for one in SECTIONS.values() if one.line.__struct_config__.tag == parts[0]), None):
+        raise ConfigError(f"--point {key}: a {section.noun} cannot be repeated alone; name OPERATOR/VARIANT/POINT")
     if parts[0] not in catalog.operators:
         raise ConfigError(f"--point {key}: no operator {parts[0]!r}{did_you_mean(parts[0], list(catalog.operators))}")
     names = [variant.name for variant in catalog.of(parts[0])]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from msgspec import structs
 from rich.text import Text
 
-from spec_decode_bench.decode_loop.planning import miniature, plan_loops
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.command.planning import (
     cells_of,
@@ -26,7 +25,7 @@ from spec_decode_bench.harness.command.planning import (
 from spec_decode_bench.harness.command.recording import Plan, default_folder, record
 from spec_decode_bench.harness.config.load import ConfigError, Source
 from spec_decode_bench.harness.config.sweep import parse_shard, shard_of
-from spec_decode_bench.harness.config.work_items import LoopItem, keys_of
+from spec_decode_bench.harness.config.work_items import Planned, keys_of
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.exit_codes import INTERRUPTED, OK
 from spec_decode_bench.harness.records.file import is_empty_record, read_run, record_path
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     _check_several(options, sources)
     gpus: Sequence[VisibleGpu] = ()
     if not options.plan:
-        _check_sharing(options, any(source.config.decode_loop is not None for source in sources))
+        _check_sharing(options, any(source.section for source in sources))
         gpus = _gpus(options)
         proofs.read_engine()  # while the fork server loads torch
     device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
@@ -107,17 +106,17 @@ def _resumed(options: argparse.Namespace) -> Run | None:
     return read_run(path)
 
 
-def _miniature_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> tuple[list[LoopItem], Source]:
-    """What a CPU runs of decode loops. They are planned in full before, so that a mistake is found without a GPU."""
-    plan_loops(source, catalog)
-    small = miniature(source)
+def _without_gpu(options: argparse.Namespace, source: Source, catalog: Catalog) -> tuple[list[Planned], Source]:
+    """What a CPU runs of a room's section. It is planned in full before, so that a mistake is found without a GPU."""
+    source.section.plan(source, catalog, ())
+    small = source.section.without_gpu(source)
     try:
         return plan_items(options, small, catalog), small
     except ConfigError:
         plan_items(options, source, catalog)  # says what --only does not match
         raise ConfigError(
-            f"a CPU runs a miniature of {source.path}, in which --only {' '.join(options.only)} matches no loop; "
-            "choose stacks by their names, or keys of its --plan"
+            f"a CPU runs a miniature of {source.path}, in which --only {' '.join(options.only)} matches no "
+            f"{source.section.noun}; choose keys of its --plan, or names in them"
         ) from None
 
 
@@ -131,15 +130,15 @@ def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> No
         raise ConfigError(f"--{flag.replace('_', '-')} takes one configuration; run the others by themselves")
 
 
-def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
+def _check_sharing(options: argparse.Namespace, of_rooms: bool) -> None:
     """Raises ConfigError where --gpus or --cluster cannot be combined with the rest."""
     if options.accelerators is not None and options.cluster is None:
         raise ConfigError("--accelerators chooses GPUs of a cluster; give --cluster, too")
     flag = "--cluster" if options.cluster is not None else "--gpus" if options.gpus is not None else None
     if flag is None:
         return
-    if loops:
-        raise ConfigError(f"{flag} shares the points of a sweep; run decode loops on one GPU, without it")
+    if of_rooms:
+        raise ConfigError(f"{flag} shares the points of a sweep; run other configurations on one GPU, without it")
     if flag == "--gpus" and options.device == "cpu":
         raise ConfigError("--gpus and --device cpu exclude each other")
 
@@ -164,26 +163,26 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
     if device == "cpu":  # where no state is prepared, and the record must say what was timed
         measure = structs.replace(asked, cache=HOT.name)
         source = replace(source, config=structs.replace(source.config, measure=measure))
-    loops = source.config.decode_loop is not None
-    if loops and options.shard is not None:
-        raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
-    if loops and device == "cpu":
-        items, source = _miniature_items(options, source, catalog)
+    section = source.section
+    if section and options.shard is not None:
+        raise ConfigError(f"--shard cuts sweeps; choose {section.noun}s with --only, or --set {section.key}.KEY=VALUE")
+    if section and device == "cpu":
+        items, source = _without_gpu(options, source, catalog)
     else:
         items = plan_items(options, source, catalog)
     if options.shard is not None:
         items = shard_of(items, *parse_shard(options.shard))
     if resumed:
-        check_same_sweep(resumed, source.config, keys_of(items))
+        check_same_sweep(resumed, source.recorded, keys_of(items))
     if options.shard is not None and not (resumed or options.plan) and source.config.measure.seed is None:
         raise ConfigError(
             f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
         )
-    cells = cells_of(items, catalog)
+    cells = cells_of(source, items, catalog)
     job = replace(make_job(options, source.config.measure, device, timed=True), brief=options.brief)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
-    elif not loops:
+    elif not section:
         job = replace(job, compiled=cuda_sources(items, catalog))
     hashes = source_hashes(cells, catalog, job.variant_files)
     if asked.cache != source.config.measure.cache and not options.plan:
@@ -212,8 +211,9 @@ def _print_plan(plan: Plan) -> None:
     keys = keys_of(plan.missing)
     for key in keys:
         print(printable(key))
-    group, cell = ("loop", "line") if plan.loops else ("point", "cell")
-    size = ", the miniature for a CPU" if plan.loops and plan.job.device == "cpu" else ""
+    section = plan.source.section
+    group, cell = (section.noun, "line") if section else ("point", "cell")
+    size = ", the miniature for a CPU" if section and plan.job.device == "cpu" else ""
     print(f"{counted(len(plan.missing), group)}, {counted(len(keys), cell)}{size}", file=sys.stderr)
 
 
@@ -222,8 +222,8 @@ def _print_plan(plan: Plan) -> None:
 
 def _here(plan: Plan, gpus: Sequence[VisibleGpu], kept: KeptWorkers | None) -> int:
     """On this machine; on several GPUs where ``gpus`` names them."""
-    if kept and plan.loops:
-        kept.close()  # a loop has the GPU and its memory to itself
+    if kept and plan.source.section:
+        kept.close()  # it has the GPU and its memory to itself
     start = kept.start if kept else start_worker
     if gpus:
         jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}

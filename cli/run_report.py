@@ -10,14 +10,14 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
-from spec_decode_bench.decode_loop.tables import PERCENTILES, loop_tables
 from spec_decode_bench.harness.analysis.seconds import seconds_of
+from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.discover import ROOT
 from spec_decode_bench.harness.exit_codes import BAD, OK
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import RecordError, Run, sources_compile
+from spec_decode_bench.harness.registry import section_of
 from spec_decode_bench.harness.report.console import (
     print_calibration_errors,
     print_compiled,
@@ -41,12 +41,12 @@ def exit_code(run: Run) -> int:
     """1 where a CUDA source does not compile, or a cell or a stack is a mismatch or failed; 2 where all of them are
     skipped or unavailable, which stderr then says.
     """
-    lines = [*run.cells, *run.loops]
+    lines = run.outcomes
     if not sources_compile(run.header.compiled) or any(line.status.is_bad for line in lines):
         return BAD
     if not lines or any(line.status.is_verdict for line in lines):
         return OK
-    noun = "stack" if run.loops else "cell"
+    noun = "line" if run.others else "cell"
     return verified_nothing((line.reason for line in lines), noun, compiled=bool(run.header.compiled))
 
 
@@ -62,19 +62,18 @@ def refuse_foreign_table(folder: Path) -> None:
 
 def print_run(console: Console, run: Run) -> list[Table]:
     """The tables of a run, with what is to be known of it above and below them."""
-    tables = loop_tables(run) if run.loops else result_tables(run)
     print_environment(console, run.header.environment)
     print_calibration_errors(console, run.uncalibrated)
-    print_tables(console, [table for table in tables if table.kind != PERCENTILES])
-    if run.loops:
-        console.print(Text(f"\npercentiles of ITL and TPOT: {Path(run.path).parent / TABLE}", style="dim"))
-        print_counts(console, run.loops, "loop")
-        print_endings(console, ((loop.stack, loop) for loop in run.loops if ending(loop) is not None), "loop")
-    else:
-        console.print()
-        print_compiled(console, run.header.compiled)
-        print_counts(console, run.cells)
-        print_endings(console, ((cell.variant_id, cell) for cell in run.cells if cell.status.is_bad), "point")
+    for sentence in unknown_line_warnings(run):
+        warn(sentence)
+    if section := section_of(run):
+        return section.show(console, run)
+    tables = result_tables(run)
+    print_tables(console, tables)
+    console.print()
+    print_compiled(console, run.header.compiled)
+    print_counts(console, run.cells)
+    print_endings(console, ((cell.variant_id, cell) for cell in run.cells if cell.status.is_bad), "point")
     return tables
 
 
@@ -85,7 +84,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
     print_seconds(console, seconds_of(run))
     (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
     drawn, references = [], []
-    if (run.cells or run.loops) and not no_plots:
+    if run.outcomes and not no_plots:
         from spec_decode_bench.plots import draw_all
 
         references = _references(run)
@@ -99,7 +98,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
 
 def _references(run: Run) -> list[Run]:
     """For a sweep without a GPU: the recorded GPU runs, at the points and in the cache state of this run."""
-    if run.header.environment.device == "cuda" or run.loops:
+    if run.header.environment.device == "cuda" or run.others:
         return []
     points = {cell.point_key for cell in run.cells}
     recorded = []

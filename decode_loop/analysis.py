@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import scipy  # loads scipy.special, which takes long, where it is first used
 
-from spec_decode_bench.decode_loop.records import Loop, LoopBlock
+from spec_decode_bench.decode_loop.records import Loop, LoopBlock, loops_of
 from spec_decode_bench.harness.analysis import itl_tpot, stats
 from spec_decode_bench.harness.analysis.stats import CONFIDENCE, Interval
 from spec_decode_bench.harness.records.schema import Run, Status
@@ -186,7 +186,7 @@ def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
 def by_point(run: Run) -> dict[str, list[Loop]]:
     """Point -> lines of its stacks, in the order of the configuration."""
     points: dict[str, list[Loop]] = {}
-    for loop in sorted(run.loops, key=run.place_of):
+    for loop in sorted(loops_of(run), key=run.place_of):
         points.setdefault(loop.point, []).append(loop)
     return points
 

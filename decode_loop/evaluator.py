@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec import structs
 
+from spec_decode_bench.decode_loop.bindings import bindings_of
 from spec_decode_bench.decode_loop.expected import ExpectedBlock, expect
+from spec_decode_bench.decode_loop.items import LoopItem, PlannedStack
 from spec_decode_bench.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
 from spec_decode_bench.decode_loop.records import Loop, LoopBlock
 from spec_decode_bench.decode_loop.state import Part
 from spec_decode_bench.decode_loop.workload import Workload, make_workload
 from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import LoopItem, PlannedStack
 from spec_decode_bench.harness.records.schema import Cell, Metrics, Proof, Status, rounded
 from spec_decode_bench.harness.session.measure import check_context
 from spec_decode_bench.harness.session.messages import Heartbeat
@@ -39,8 +40,10 @@ RAMP_S = 0.2
 class LoopEvaluator:
     """Owned by the evaluator of its process, whose catalogue, checks and timer it uses."""
 
-    def __init__(self, evaluator: Evaluator, seed: int, device: str) -> None:
-        self._evaluator, self._seed, self._device = evaluator, seed, device
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._seed, self._device = evaluator.job.seed, evaluator.job.device
+        self._bindings = bindings_of(evaluator.catalog)
         self._outcomes: dict[tuple[str, str, str], dict[str, Any] | None] = {}
         self._expected: dict[tuple, tuple[Workload, list[ExpectedBlock]]] = {}
         self._proofs: dict[str, Proof] = {}
@@ -69,7 +72,7 @@ class LoopEvaluator:
         parts = []
         for operator_name, variant in stack.parts:
             catalog = self._evaluator.catalog
-            operator, binding = catalog.operators[operator_name], catalog.bindings[operator_name]
+            operator, binding = catalog.operators[operator_name], self._bindings[operator_name]
             point = operator.complete(binding.axes(item.shape))
             parts.append(Part(operator, catalog.find(operator_name, variant), binding, point))
         return parts

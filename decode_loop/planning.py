@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from spec_decode_bench.baselines.workloads.context_lengths import longest, parse_lengths, requests_of_trace
+from spec_decode_bench.decode_loop.bindings import bindings_of
 from spec_decode_bench.decode_loop.configuration import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list
 from spec_decode_bench.decode_loop.engine_state import EngineShape, LoopBinding
+from spec_decode_bench.decode_loop.items import LoopItem, LoopPoint, PlannedStack
 from spec_decode_bench.harness.config.load import Source
 from spec_decode_bench.harness.config.sweep import cells, check_only
-from spec_decode_bench.harness.config.work_items import Cells, LoopItem, LoopPoint, PlannedStack
+from spec_decode_bench.harness.config.work_items import Cells
 from spec_decode_bench.harness.contract import Operator, Point, Variant
 from spec_decode_bench.harness.records.select import Selector
 from spec_decode_bench.harness.wording import did_you_mean, first_line
@@ -34,7 +36,7 @@ SMALL_BATCH, SMALL_MODEL_US, SMALL_HOST_US, SMALL_BLOCKS, SMALL_STEPS = 4, 500.0
 
 def miniature(source: Source) -> Source:
     """The configuration cut to what a CPU can run in seconds: small batches, short model steps, few blocks."""
-    config = source.config.decode_loop
+    config = source.settings
     small = msgspec.structs.replace(
         config,
         concurrency=list(dict.fromkeys(min(size, SMALL_BATCH) for size in as_list(config.concurrency))),
@@ -43,17 +45,18 @@ def miniature(source: Source) -> Source:
         blocks=min(config.blocks, SMALL_BLOCKS),
         steps=min(config.steps, SMALL_STEPS),
     )
-    return replace(source, config=msgspec.structs.replace(source.config, decode_loop=small))
+    return replace(source, settings=small)
 
 
 def operators_of(loops: Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
     """The operators of all stacks at their points in all loops, with the variants that run there."""
     points: dict[tuple[str, str], tuple[Operator, Point, dict[str, Variant]]] = {}
+    bindings = bindings_of(catalog)
     for loop in loops:
         for stack in loop.stacks:
             for name, variant in stack.parts:
                 operator = catalog.operators[name]
-                point = operator.complete(catalog.bindings[name].axes(loop.shape))
+                point = operator.complete(bindings[name].axes(loop.shape))
                 _, _, variants = points.setdefault((name, operator.label(point)), (operator, point, {}))
                 variants[variant] = catalog.find(name, variant)
     return [cells(operator, point, list(variants.values())) for operator, point, variants in points.values()]
@@ -67,18 +70,19 @@ def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> li
 
     only: globs over stacks and whole keys, as --plan prints them; with ``!`` they leave out.
     """
-    config = source.config.decode_loop
+    config = source.settings
     geometry = _geometry(source, config)
     _check_requests(source, config, geometry)
     reference = config.reference or next(iter(config.stacks))
     if reference not in config.stacks:
         raise source.unknown("decode_loop.reference", "stack", reference, config.stacks)
     used = {name for stack in config.stacks.values() for name in stack}
-    by_slot = any(binding.by_slot for name, binding in catalog.bindings.items() if name in used)
+    bindings = bindings_of(catalog)
+    by_slot = any(binding.by_slot for name, binding in bindings.items() if name in used)
     loops = []
     for concurrency, next_n in itertools.product(as_list(config.concurrency), as_list(config.next_n)):
         shape = _shape(source, config, geometry, concurrency, next_n, by_slot)
-        stacks = _Stacks(source, catalog, shape).planned()
+        stacks = _Stacks(source, catalog, bindings, shape).planned()
         for scheduling, step_us, graph in itertools.product(
             as_list(config.scheduling), as_list(config.model_step_us), as_list(config.graph)
         ):
@@ -177,11 +181,12 @@ class _Stacks:
 
     source: Source
     catalog: Catalog
+    bindings: dict[str, LoopBinding]
     shape: EngineShape
 
     def planned(self) -> tuple[PlannedStack, ...]:
         """Raises ConfigError."""
-        stacks = self.source.config.decode_loop.stacks
+        stacks = self.source.settings.stacks
         planned = [self._stack(name, variants) for name, variants in stacks.items()]
         built = {stack.name: self._tables(stack) for stack in planned}
         always = (LENGTHS, REJECTED) if self.shape.by_slot else (LENGTHS,)
@@ -216,17 +221,15 @@ class _Stacks:
         return stack
 
     def _tables(self, stack: PlannedStack) -> list[str]:
-        return [table for name, _ in stack.parts for table in self.catalog.bindings[name].builds(self.shape)]
+        return [table for name, _ in stack.parts for table in self.bindings[name].builds(self.shape)]
 
     def _makers(self, table: str) -> str:
         """The operators that build a table in such a loop."""
-        fitting = [
-            binding for binding in self.catalog.bindings.values() if binding.by_slot in (None, self.shape.by_slot)
-        ]
+        fitting = [binding for binding in self.bindings.values() if binding.by_slot in (None, self.shape.by_slot)]
         return " or ".join(binding.operator for binding in fitting if table in binding.builds(self.shape))
 
     def _binding(self, key: str, operator: str) -> LoopBinding:
-        bindings = self.catalog.bindings
+        bindings = self.bindings
         if operator not in self.catalog.operators:
             raise self.source.unknown(key, "operator", operator, bindings)
         if operator not in bindings:
@@ -235,8 +238,8 @@ class _Stacks:
 
     def _check_state(self, key: str, binding: LoopBinding) -> None:
         if binding.by_slot is not None and binding.by_slot != self.shape.by_slot:
-            used = {name for stack in self.source.config.decode_loop.stacks.values() for name in stack}
-            others = ", ".join(sorted(name for name in used if self.catalog.bindings[name].by_slot))
+            used = {name for stack in self.source.settings.stacks.values() for name in stack}
+            others = ", ".join(sorted(name for name in used if self.bindings[name].by_slot))
             text = f"keeps state by row, {others} by request slot; a loop has operators of one kind"
             raise self.source.error(key, text)
 
@@ -244,7 +247,7 @@ class _Stacks:
         """The operator's point in a loop. Raises ConfigError where it breaks a rule of the operator."""
         owner = self.catalog.operators[operator]
         try:
-            point = owner.complete(self.catalog.bindings[operator].axes(self.shape))
+            point = owner.complete(self.bindings[operator].axes(self.shape))
             rule = owner.broken_rule(point)
         except Exception as error:  # the operator's own code
             raise self.source.error(key, f"cannot make a point of this loop: {first_line(error)}") from None
@@ -261,7 +264,7 @@ class _Stacks:
             if name not in healthy:
                 raise self.source.unknown(key, "variant", name, healthy)
             variant = healthy[name]
-            if "graph_safe" in variant.waives and "full" in as_list(self.source.config.decode_loop.graph):
+            if "graph_safe" in variant.waives and "full" in as_list(self.source.settings.graph):
                 raise self.source.error(key, f"{name} waives graph_safe and cannot be captured; drop graph: full")
             try:
                 reason = variant.skip(point)

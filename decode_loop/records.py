@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from spec_decode_bench.harness.records.schema import Finding, Metrics, Proof, Reason, Status, Us
+from spec_decode_bench.harness.records.schema import Finding, Metrics, Outcome, Proof, Reason, Run, Status, Us
 
 
 class LoopRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -50,7 +50,7 @@ class LoopSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     end_us: Us
 
 
-class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="line", omit_defaults=True):
+class Loop(Outcome, frozen=True, kw_only=True, tag="loop", tag_field="line", omit_defaults=True):
     """One stack in one decode loop.
 
     stack:     its name. reference: name of the stack that deltas refer to.
@@ -90,8 +90,17 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
         return self.stack
 
     @property
+    def variant_ids(self) -> tuple[str, ...]:
+        return tuple("/".join(part) for part in self.operators.items())
+
+    @property
     def key(self) -> str:
         return loop_key(self.stack, self.point)
+
+
+def loops_of(run: Run) -> list[Loop]:
+    """The decode loops of a record."""
+    return [line for line in run.others if isinstance(line, Loop)]
 
 
 def loop_key(stack: str, point: str) -> str:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
 
 from spec_decode_bench.decode_loop import analysis
 from spec_decode_bench.decode_loop.analysis import Delta, Metric, by_point, is_measured, reference_of
-from spec_decode_bench.decode_loop.records import Loop
+from spec_decode_bench.decode_loop.records import Loop, loops_of
 from spec_decode_bench.harness.analysis.stats import Interval
-from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
+from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES
+from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.report.console import print_counts, print_endings, print_tables
 from spec_decode_bench.harness.report.table import Entry, Table, variant_table
 from spec_decode_bench.harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
 from spec_decode_bench.harness.wording import signed, significant
@@ -25,12 +31,13 @@ def loop_tables(run: Run) -> list[Table]:
     """ITL and TPOT with the differences to the reference stack, their percentiles, the host, and the model beside the
     measurement.
     """
-    if not run.loops:
+    loops = loops_of(run)
+    if not loops:
         return []
     cpu = run.header.environment.device == "cpu"
     where = "CPU miniature, no GPU time: " if cpu else ""
     table = _Tables(run)
-    reference = run.loops[0].reference
+    reference = loops[0].reference
     sampled = "95 % intervals by a bootstrap over blocks; µs, and % of the reference"
     tables = [
         *(
@@ -70,20 +77,40 @@ def loop_tables(run: Run) -> list[Table]:
     return tables
 
 
+def show_loops(console: Console, run: Run) -> list[Table]:
+    """Print the tables of a run, and how its stacks ended; all tables, also the ones too long for a terminal."""
+    tables, loops = loop_tables(run), loops_of(run)
+    print_tables(console, [table for table in tables if table.kind != PERCENTILES])
+    console.print(Text(f"\npercentiles of ITL and TPOT: {Path(run.path).with_name('table.md')}", style="dim"))
+    print_counts(console, loops, "loop")
+    print_endings(console, ((loop.stack, loop) for loop in loops if ending(loop) is not None), "loop")
+    return tables
+
+
+def stack_failure_warnings(loops: Sequence[Loop]) -> list[str]:
+    """Those of the variants of each stack, a sentence for each stack."""
+    limited = {loop.stack: loop.known_failures for loop in loops if loop.known_failures}
+    return [
+        f"{KNOWN_FAILURES} {stack} has variants with known failures: "
+        + "; ".join(f"{where} ({reason})" for where, reason in known_failures.items())
+        for stack, known_failures in limited.items()
+    ]
+
+
 class _Tables:
     """Loops as rows; what is the same in all of them goes into a note."""
 
     def __init__(self, run: Run) -> None:
         self._points = by_point(run)
         self._stacks = tuple(dict.fromkeys(loop.stack for loops in self._points.values() for loop in loops))
-        self._limits = loop_known_failure_warnings(run.loops)
+        self._limits = stack_failure_warnings(loops_of(run))
         first = [loops[0].axes for loops in self._points.values()]
         names = [name for name in first[0] if name != "batch_size"]
         self._varying = [name for name in names if len({str(axes.get(name)) for axes in first}) > 1]
         self._varying = self._varying or ["concurrency"]
         shared = [f"{name}={_text(first[0][name])}" for name in names if name not in self._varying]
         self._notes = [", ".join(shared)] if shared else []
-        self._notes += proof_notes({name: proof for loop in run.loops for name, proof in loop.proofs.items()})
+        self._notes += proof_notes({name: proof for loop in loops_of(run) for name, proof in loop.proofs.items()})
 
     def of(
         self,

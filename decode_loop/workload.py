@@ -9,7 +9,7 @@ import numpy as np
 from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths, requests_of_trace
 from spec_decode_bench.decode_loop.configuration import AcceptLengths, DecodeLoop
 from spec_decode_bench.decode_loop.engine_state import EngineShape
-from spec_decode_bench.harness.config.work_items import LoopItem
+from spec_decode_bench.decode_loop.items import LoopItem
 
 
 @dataclass(frozen=True)

@@ -301,7 +301,12 @@ class Variant:
     @property
     def is_upstream(self) -> bool:
         """Whether it wraps an engine's kernel, in upstream/."""
-        return self.origin.startswith("spec_decode_bench.upstream.")
+        return self.folder == "upstream"
+
+    @property
+    def folder(self) -> str:
+        """Of the suite, ``baselines``, ``kernels`` or ``upstream``; else the first name of its module."""
+        return self.origin.removeprefix("spec_decode_bench.").partition(".")[0]
 
     @property
     def id(self) -> str:

@@ -17,9 +17,9 @@ from fnmatch import fnmatchcase
 from os.path import relpath
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from spec_decode_bench.decode_loop.engine_state import LoopBinding
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
 from spec_decode_bench.harness.import_by_content import ROOT, SUITE, ContentLoader
 from spec_decode_bench.harness.packages import is_there
@@ -43,14 +43,14 @@ class DiscoveryError(Exception):
 @dataclass
 class Catalog:
     """operators: by name. variants: in the order of the tables, defects included. broken: file -> what is wrong.
-    bindings: operator -> how it takes part in a decode loop. consumers: engines' kernels that read the tables.
+    consumers: engines' kernels that read the tables. collected: type -> objects of the types that rooms look for.
     """
 
     operators: dict[str, Operator] = field(default_factory=dict)
     variants: list[Variant] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
-    bindings: dict[str, LoopBinding] = field(default_factory=dict)
     consumers: list[Consumer] = field(default_factory=list)
+    collected: dict[type, list[Any]] = field(default_factory=dict)
 
     @property
     def complaints(self) -> list[str]:
@@ -132,18 +132,16 @@ def _operator_files() -> list[Path]:
         return path.parent.name, rank, path.stem
 
     of_operators = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)]
-    others = [
-        path for folder in (UPSTREAM, "decode_loop/bindings") for path in sorted((ROOT / folder).glob("[!_]*.py"))
-    ]
-    return [path.relative_to(ROOT) for path in (*of_operators, *others)]
+    return [path.relative_to(ROOT) for path in (*of_operators, *sorted((ROOT / UPSTREAM).glob("[!_]*.py")))]
 
 
 def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
     """Add the operators that a module knows, its own or imported; what is wrong with them."""
     operators = [value for value in vars(module).values() if isinstance(value, Operator)]
     catalog.operators |= {operator.name: operator for operator in operators}
-    bindings = [value for value in vars(module).values() if isinstance(value, LoopBinding)]
-    catalog.bindings |= {binding.operator: binding for binding in bindings}
+    for kind in registry.COLLECTED:
+        found = (value for value in vars(module).values() if isinstance(value, kind))
+        catalog.collected.setdefault(kind, []).extend(found)
     return [problem for operator in operators if (problem := _unknown_axis(operator) or _without_edge_cases(operator))]
 
 

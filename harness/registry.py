@@ -7,13 +7,57 @@ whatever is slow to load is imported in the function that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spec_decode_bench.harness.config.load import Located, Source
+    from spec_decode_bench.harness.config.work_items import Cells, Planned
+    from spec_decode_bench.harness.discover import Catalog
+    from spec_decode_bench.harness.records.schema import Outcome, Run
+    from spec_decode_bench.harness.report.table import Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a configuration that says what to measure instead of a sweep.
+
+    key, schema: of the section; help: what it is, in a line.
+    noun:        what one work item is called, such as "loop".
+    item, line:  kind of its work items, which a session runs, and of their lines in a record.
+    check:       (file, configuration as plain values): raises ConfigError where the section cannot stand so.
+    plan:        (source, catalog, globs of --only) -> work items. Raises ConfigError.
+    points:      (work items, catalog) -> the points of operators that they depend on.
+    without_gpu: the source cut to what a CPU runs of it in seconds.
+    show:        prints the results of a run; returns the tables of its table.md.
+    """
+
+    key: str
+    schema: type
+    help: str
+    noun: str
+    item: type
+    line: type[Outcome]
+    check: Callable[[Located, Mapping[str, Any]], None]
+    plan: Callable[[Source, Catalog, Sequence[str]], list[Planned]]
+    points: Callable[[Sequence[Any], Catalog], list[Cells]]
+    without_gpu: Callable[[Source], Source]
+    show: Callable[[Console, Run], list[Table]]
+
 
 #: Modules that registered something, by name.
 MODULES: list[str] = []
+#: Key of a section -> what a room does with it.
+SECTIONS: dict[str, Section] = {}
+#: Types of objects that are collected from the files of operators and variants (``Catalog.collected``).
+COLLECTED: list[type] = []
+#: Modules of figures that ``plot`` and ``run`` draw, beside those of plots/.
+FIGURES: list[str] = []
 #: Lines that doctor prints: (console, device) -> None.
 DOCTOR: list[Callable[[Any, str], None]] = []
 #: What ``plot`` draws beside records: (path, folder, name of the picture) -> files written, None for another file.
@@ -26,3 +70,9 @@ def load(modules: Sequence[str]) -> None:
         if name not in MODULES:
             MODULES.append(name)
             import_module(name)
+
+
+def section_of(run: Run) -> Section | None:
+    """What a record holds the lines of; None for a sweep."""
+    kinds = {type(line) for line in run.others}
+    return next((section for section in SECTIONS.values() if section.line in kinds), None)

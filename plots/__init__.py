@@ -10,27 +10,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spec_decode_bench.harness import registry
+
 if TYPE_CHECKING:
     from spec_decode_bench.harness.records.schema import Run
 
 os.environ["MPLBACKEND"] = "agg"  # figures go into files only, and matplotlib refuses to load with an unknown one
 
-#: The figures of a set of runs. plots.regression draws a comparison of two.
-FIGURES = (
-    "latency",
-    "speedup",
-    "roofline",
-    "itl_tpot",
-    "generations",
-    "calibration",
-    "loop_delta",
-    "loop_itl",
-    "loop_model_step",
-    "loop_timeline",
+#: The figures of a set of runs, beside those that rooms register.
+FIGURES = tuple(
+    f"spec_decode_bench.plots.{name}"
+    for name in ("latency", "speedup", "roofline", "itl_tpot", "generations", "calibration")
 )
-
-
-_ROOM_OF = {name: "decode_loop." for name in FIGURES if name.startswith("loop_")}
 #: Those that can draw several GPUs in one panel.
 BY_GPU = ("latency", "itl_tpot")
 
@@ -39,22 +30,23 @@ def draw_all(
     runs: Sequence[Run],
     folder: Path,
     by: str = "panel",
-    figures: Sequence[str] = FIGURES,
+    figures: Sequence[str] | None = None,
     beside: Sequence[Run] = (),
 ) -> list[Path]:
-    """Draw these figures into ``folder``; the paths of the files written.
+    """Draw figures into ``folder``; the paths of the files written.
 
+    figures: names of some; None for all.
     by:     "panel" draws each GPU in panels of its own, "gpu" in a colour of its own in the figures of BY_GPU.
     beside: recorded runs to draw in panels of their own, in the figures for which ``runs`` hold something.
     """
     from spec_decode_bench.plots._style import name_recorded, save
 
     written = []
-    for name in figures:
-        module, options = (
-            import_module(f"spec_decode_bench.{_ROOM_OF.get(name, '')}plots.{name}"),
-            {"by": by} if name in BY_GPU else {},
-        )
+    for path in (*FIGURES, *registry.FIGURES):
+        name = path.rpartition(".")[2]
+        if figures is not None and name not in figures:
+            continue
+        module, options = import_module(path), {"by": by} if name in BY_GPU else {}
         drawn = module.figure(runs, **options)
         if drawn and beside:
             drawn = module.figure([*runs, *beside], **options)

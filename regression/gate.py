@@ -448,7 +448,7 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
     """A new gate, with the options of the command line. Raises ConfigError, DiscoveryError, RecordError and
     CompareError.
     """
-    if source.config.decode_loop is not None:
+    if source.section is not None:
         raise ConfigError(f"{options.config}: gate takes sweeps; a decode loop compares its stacks within one run")
     folder = options.out or new_folder(f"gate-{source.config.name}")
     if (folder / STATE).exists():

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from spec_decode_bench.harness import interpreter
+from spec_decode_bench import bench
+from spec_decode_bench.harness import interpreter, registry
 from spec_decode_bench.harness.report import console
 from spec_decode_bench.harness.session import proofs
 from tests import tier
 
 TESTS = Path(__file__).parent
+registry.load(bench.ROOMS)
 
 # Tests start hundreds of processes, which would all compile the same files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

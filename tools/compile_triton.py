@@ -64,7 +64,7 @@ def main(architectures: Sequence[int], most: int | None) -> int:
     JITFunction.run = compiled
     catalog = discover()
     for variant in catalog.variants:
-        if not variant.origin.startswith("kernels.") or variant.requires:
+        if variant.folder != "kernels" or variant.requires:
             continue
         operator = catalog.operators[variant.operator]
         taken = [h for h in operator.edge_cases if not variant.skip(operator.complete(h.point))]

@@ -116,9 +116,7 @@ def run_point(
 
 def chosen(catalog: Catalog, patterns: list[str], device: str) -> dict[str, list[Variant]]:
     """Operator name -> its kernels that match a pattern, without PyTorch chains and defects. Raises DiscoveryError."""
-    kernels = [
-        v for v in catalog.variants if not (v.is_upstream or v.origin.startswith("baselines.")) and v.defect is None
-    ]
+    kernels = [v for v in catalog.variants if not (v.is_upstream or v.folder == "baselines") and v.defect is None]
     for pattern in patterns:
         if not any(_matches(v, pattern) for v in kernels):
             raise DiscoveryError(f"{pattern!r} matches no kernel{did_you_mean(pattern, [v.id for v in kernels])}")

@@ -24,11 +24,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spec_decode_bench import bench
 from spec_decode_bench.decode_loop import records as loop_schema
 from spec_decode_bench.decode_loop.analysis import alone, delta, reference_of, value
 from spec_decode_bench.decode_loop.analysis import by_point as loops_by_point
 from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.decode_loop.tables import interval_text, loop_tables, percent_text
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
 from spec_decode_bench.harness.analysis.estimators import estimates, reason_to_disagree, residuals
 from spec_decode_bench.harness.analysis.seconds import ACTIVITIES, seconds_of
@@ -57,6 +59,8 @@ from spec_decode_bench.profiler.records import PROFILE, Profile, Session, read_d
 from spec_decode_bench.profiler.tables import profile_tables
 from spec_decode_bench.profiler.tables import summary as summary_of
 from tools.mutate import all_cases, tally
+
+registry.load(bench.ROOMS)
 
 REFERENCE = Path("results", "reference")
 BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
@@ -334,7 +338,7 @@ def _short(header: Header | Session) -> str:
 def timed_in(*runs: Run) -> Iterator[tuple[Header, str]]:
     """(header, variant id) of what the runs hold times of; of decode loops all variants of their stacks."""
     for run in runs:
-        timed = run.header.variants if run.loops else (cell.variant_id for cell in run.in_order if cell.metrics)
+        timed = run.header.variants if run.others else (cell.variant_id for cell in run.in_order if cell.metrics)
         yield from ((run.header, name) for name in dict.fromkeys(timed))
 
 
@@ -460,7 +464,7 @@ def loop_overview() -> list[str]:
     for name, what in LOOPS.items():
         run = record(name)
         gpu = _short(run.header)
-        largest = max(loop.axes["concurrency"] for loop in run.loops)
+        largest = max(loop.axes["concurrency"] for loop in run.others)
         for loops in sorted(loops_by_point(run).values(), key=_most_drafts_then_sync):
             axes, after = loops[0].axes, loops[-1]
             before = next((loop for loop in loops if loop.stack == "vllm_call"), reference_of(loops))
@@ -794,7 +798,7 @@ def tables(run: Run) -> list[str]:
     """Every operator of a record: a row per point, a column per variant. Of decode loops: the changes of ITL and TPOT,
     launches and host time of a whole step, and the changes of the ITL beside the modelled ones.
     """
-    if run.loops:
+    if run.others:
         shown = [table for table in loop_tables(run) if table.kind in ("itl", "tpot", "submitted", "against_model")]
         blocks = [line for table in shown for line in folded(as_text(table.title), untitled(table))][:-1]
         return [*blocks, *stale(timed_in(run))]

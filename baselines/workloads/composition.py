@@ -1,7 +1,7 @@
 """Operators that are made of others: a composed operator is a list of parts and of what they share.
 
 Outputs, views, reference and least traffic of the whole follow from the list, and so do sequences of variants of the
-parts and the bindings of single parts to a decode loop.
+parts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from spec_decode_bench.decode_loop.engine_state import EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Expected, Operator, Point
 
 if TYPE_CHECKING:
@@ -146,22 +145,3 @@ class Composition:
             return in_sequence(*(variant(*part(point, x, out)) for part, variant in pairs if part.applies(point)))
 
         return setup
-
-    def binding(self, whole: LoopBinding, operator: Operator, part: Part, **own: Any) -> LoopBinding:
-        """One part alone in a stack, on the tensors that the whole would give it. operator: the whole."""
-
-        def whole_point(shape: EngineShape) -> Point:
-            if shape.state_groups:
-                raise ValueError("groups of states take step_prologue and step_epilogue, not their parts one by one")
-            return operator.complete(whole.axes(shape))
-
-        def inputs(point: Point, state: EngineState) -> Any:
-            at = whole_point(state.shape)
-            return part(at, whole.inputs(at, state), whole.outputs(at, state, self.Outputs()))[1]
-
-        def axes(shape: EngineShape) -> Mapping[str, Any]:
-            at = part.at(whole_point(shape))
-            return {axis.name: at[axis.name] for axis in part.operator.axes}
-
-        settings = {"turn": whole.turn, "by_slot": whole.by_slot} | own
-        return LoopBinding(operator=part.operator.name, axes=axes, inputs=inputs, **settings)

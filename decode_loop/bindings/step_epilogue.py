@@ -14,6 +14,7 @@ from spec_decode_bench.baselines.step_epilogue.operator import (
     operator,
     update_part,
 )
+from spec_decode_bench.decode_loop.bindings._parts import part_binding
 from spec_decode_bench.decode_loop.bindings.step_prologue import step_axes
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Point
@@ -116,7 +117,8 @@ BINDING = LoopBinding(
 )
 
 
-POST_UPDATE = PARTS.binding(
+POST_UPDATE = part_binding(
+    PARTS,
     BINDING,
     operator,
     update_part,
@@ -126,7 +128,8 @@ POST_UPDATE = PARTS.binding(
     consumed=lambda point, state, out: updated(state),
 )
 #: Its first pass: the passes behind it are part of the drafter's graph, or of draft_passes.
-DRAFT_INPUTS = PARTS.binding(
+DRAFT_INPUTS = part_binding(
+    PARTS,
     BINDING,
     operator,
     drafter_part,

@@ -18,6 +18,7 @@ from spec_decode_bench.baselines.step_prologue.operator import (
 )
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.decode_loop.bindings import decode_step
+from spec_decode_bench.decode_loop.bindings._parts import part_binding
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Point
 
@@ -164,7 +165,8 @@ BINDING = LoopBinding(
 
 # --- its parts, which stand in a stack one by one where no group holds states -----------------------------------------
 
-STEP_INPUTS = PARTS.binding(
+STEP_INPUTS = part_binding(
+    PARTS,
     BINDING,
     operator,
     inputs_part,
@@ -172,7 +174,8 @@ STEP_INPUTS = PARTS.binding(
     outputs=outputs,
     consumed=lambda point, state, out: by_token(state, out),
 )
-GATHER_BLOCK_TABLES = PARTS.binding(
+GATHER_BLOCK_TABLES = part_binding(
+    PARTS,
     BINDING,
     operator,
     tables_part,
@@ -181,7 +184,8 @@ GATHER_BLOCK_TABLES = PARTS.binding(
     outputs=lambda point, state, out: replace(out, block_tables=state.slots.block_tables),
     consumed=lambda point, state, out: gathered(point, state, out.block_tables),
 )
-COMPUTE_SLOT_MAPPINGS = PARTS.binding(
+COMPUTE_SLOT_MAPPINGS = part_binding(
+    PARTS,
     BINDING,
     operator,
     slots_part,

@@ -10,8 +10,9 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from spec_decode_bench.decode_loop.analysis import Delta, Metric, by_point, delta, is_measured, reference_of
-from spec_decode_bench.decode_loop.records import Loop
-from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
+from spec_decode_bench.decode_loop.records import Loop, loops_of
+from spec_decode_bench.decode_loop.tables import stack_failure_warnings
+from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.plots._style import (
     LABEL_PT,
@@ -92,7 +93,7 @@ class LoopPanel:
 
 def loop_panels(runs: Sequence[Run]) -> list[LoopPanel]:
     """By generation, device and configuration. CPU miniatures only where no GPU was recorded."""
-    runs = [run for run in runs if run.loops]
+    runs = [run for run in runs if loops_of(run)]
     if any(run.header.environment.device == "cuda" for run in runs):
         runs = [run for run in runs if run.header.environment.device == "cuda"]
     found = []
@@ -142,7 +143,7 @@ def loop_caption(panels: Iterable[LoopPanel], stacks: Collection[str] = ()) -> s
         f"{loop.stack}: {', '.join(f'{operator}/{variant}' for operator, variant in loop.operators.items())}"
         for loop in loops
     ]
-    lines = [*dict.fromkeys(variants), *loop_known_failure_warnings(loops), environment_caption(runs_of(panels))]
+    lines = [*dict.fromkeys(variants), *stack_failure_warnings(loops), environment_caption(runs_of(panels))]
     return "\n".join(lines)
 
 

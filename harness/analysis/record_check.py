@@ -6,10 +6,9 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 
-from spec_decode_bench.decode_loop.records import Loop
-from spec_decode_bench.harness.analysis.warnings import audit_warnings, disturbed_samples
+from spec_decode_bench.harness.analysis.warnings import audit_warnings, disturbed_samples, unknown_line_warnings
 from spec_decode_bench.harness.records.endings import ending
-from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.records.schema import Cell, Run
 from spec_decode_bench.harness.wording import counted
 
 #: Samples that may be kept although the GPU was throttled, as a share of all.
@@ -26,7 +25,9 @@ def _complete(run: Run) -> str | None:
         return f"the last line is incomplete; complete the run with --resume {shlex.quote(run.path)}"
     if missing := run.missing:
         return f"{counted(len(missing), 'planned cell')} missing, the first is {missing[0]}; complete it with --resume"
-    present = Counter(line.key for line in (*run.cells, *run.loops))
+    if unknown := unknown_line_warnings(run):
+        return unknown[0]
+    present = Counter(line.key for line in run.outcomes)
     if not present:
         return "there is no cell in it; run a configuration of configs/"
     if twice := next((key for key, count in present.items() if count > 1), None):
@@ -51,7 +52,7 @@ def _gpu(run: Run) -> str | None:
 def _calibrated(run: Run) -> str | None:
     if run.uncalibrated:
         return f"{run.uncalibrated[0]}; see python bench.py doctor"
-    return None if run.header.calibration or run.loops else "it holds no calibration; record it on a GPU"
+    return None if run.header.calibration or run.others else "it holds no calibration; record it on a GPU"
 
 
 def _commit(run: Run) -> str | None:
@@ -74,7 +75,7 @@ def _clocks(run: Run) -> str | None:
 
 
 def _passed(run: Run) -> str | None:
-    bad = [line for line in (*run.cells, *run.loops) if line.status.is_bad]
+    bad = [line for line in run.outcomes if line.status.is_bad]
     if not bad:
         return None
     return f"{counted(len(bad), 'cell')} did not pass, the first is {bad[0].key}: {bad[0].status}: {ending(bad[0])}"
@@ -83,10 +84,10 @@ def _passed(run: Run) -> str | None:
 def _audited(run: Run) -> str | None:
     if "--brief" in _flags(run):
         return "it was recorded with --brief, so it was not audited; record it in full"
-    for line in (*run.cells, *run.loops):
-        proofs = line.proofs if isinstance(line, Loop) else {line.variant_id: line.proof, line.key: line.audit}
-        for name, proof in proofs.items():
-            if proof and proof.gpu_id != run.process_of(line).environment.gpu_id:
+    for line in run.outcomes:
+        audits = {line.key: line.audit} if isinstance(line, Cell) and line.audit else {}
+        for name, proof in (line.proofs | audits).items():
+            if proof.gpu_id != run.process_of(line).environment.gpu_id:
                 return f"{name} was verified on another GPU; record it with --reverify"
     warnings = audit_warnings(run.cells)
     return f"{warnings[0]}; CUPTI must be free and permitted" if warnings else None

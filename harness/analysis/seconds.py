@@ -24,6 +24,6 @@ def seconds_of(run: Run) -> dict[str, float]:
     made when the record is complete, so it is not in it.
     """
     total: Counter[str] = Counter()
-    for line in (run.header, *run.segments, *run.cells, *run.loops):
+    for line in (run.header, *run.segments, *run.outcomes):
         total.update(line.seconds)
     return {name: total[name] for name in ACTIVITIES if name in total}

@@ -7,9 +7,8 @@ may not have been audited.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.analysis.estimators import disagreement
 from spec_decode_bench.harness.records.schema import Cell, Run
 from spec_decode_bench.harness.wording import counted
@@ -77,13 +76,11 @@ def known_failure_warnings(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def loop_known_failure_warnings(loops: Iterable[Loop]) -> list[str]:
-    """The same for the stacks of decode loops, a sentence for each stack."""
-    limited = {loop.stack: loop.known_failures for loop in loops if loop.known_failures}
+def unknown_line_warnings(run: Run) -> list[str]:
+    """Of lines that another version wrote, or a room that is missing here."""
+    counts = Counter(line.kind for line in run.unknown)
     return [
-        f"{KNOWN_FAILURES} {stack} has variants with known failures: "
-        + "; ".join(f"{where} ({reason})" for where, reason in known_failures.items())
-        for stack, known_failures in limited.items()
+        f"{run.path} holds {counted(count, 'line')} of kind {kind!r}, unknown here" for kind, count in counts.items()
     ]
 
 

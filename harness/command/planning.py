@@ -13,12 +13,11 @@ from pathlib import Path
 
 from msgspec import structs
 
-from spec_decode_bench.decode_loop.planning import operators_of, plan_loops
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.command import streams
 from spec_decode_bench.harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from spec_decode_bench.harness.config.sweep import plan
-from spec_decode_bench.harness.config.work_items import Cells, LoopItem
+from spec_decode_bench.harness.config.work_items import Cells, Planned
 from spec_decode_bench.harness.discover import UPSTREAM, Catalog, DiscoveryError, discover, wrong_with
 from spec_decode_bench.harness.lazy_torch import lazy_torch
 from spec_decode_bench.harness.records.schema import RecordError
@@ -72,11 +71,11 @@ def load_config(options: argparse.Namespace, config: str) -> Source:
     return source if baseline is None else replace(source, lines={**source.lines, "baseline": f"--baseline {baseline}"})
 
 
-def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells] | list[LoopItem]:
-    """The points of a sweep, or decode loops. Raises ConfigError and DiscoveryError."""
+def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Planned]:
+    """The points of a sweep, or what a section of a room plans. Raises ConfigError and DiscoveryError."""
     _refuse_broken(source, catalog)
-    if source.config.decode_loop is not None:
-        return plan_loops(source, catalog, options.only)
+    if source.section is not None:
+        return source.section.plan(source, catalog, options.only)
     return plan(source, catalog.operators, catalog.variants, options.only)
 
 
@@ -92,17 +91,15 @@ def _refuse_broken(source: Source, catalog: Catalog) -> None:
     """A file of these operators that cannot be imported would leave out its variants. Raises DiscoveryError."""
     for file, reason in catalog.broken.items():
         folder, operator = Path(file).parts[:2]
-        if source.config.decode_loop is not None or folder == UPSTREAM or operator in source.config.operators:
+        if source.section is not None or folder == UPSTREAM or operator in source.config.operators:
             raise DiscoveryError(f"{file} cannot be used: {reason}")
 
 
-def cells_of(items: Sequence[Cells] | Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
-    """What items depend on: the points of a sweep themselves, or those that decode loops give to the operators of their
-    stacks. Raises DiscoveryError for an operator that cannot be used.
+def cells_of(source: Source, items: Sequence[Planned], catalog: Catalog) -> list[Cells]:
+    """What items depend on: the points of a sweep themselves, or those that a room's items give to operators. Raises
+    DiscoveryError for an operator that cannot be used.
     """
-    loops = [item for item in items if isinstance(item, LoopItem)]
-    points = [item for item in items if isinstance(item, Cells)]
-    points += operators_of(loops, catalog)
+    points = list(items) if source.section is None else source.section.points(items, catalog)
     for name in dict.fromkeys(item.operator for item in points):
         if (problem := wrong_with(catalog.operators[name], catalog.variants)) is not None:
             raise DiscoveryError(problem)
@@ -111,7 +108,7 @@ def cells_of(items: Sequence[Cells] | Sequence[LoopItem], catalog: Catalog) -> l
 
 def plan_cells(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells]:
     """``cells_of`` what is planned. Raises ConfigError and DiscoveryError."""
-    return cells_of(plan_items(options, source, catalog), catalog)
+    return cells_of(source, plan_items(options, source, catalog), catalog)
 
 
 def seed_of(measure: Measure) -> int:

@@ -15,14 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Self
 
-import msgspec
 from msgspec import structs
 from rich.console import Console
 
 from spec_decode_bench.cli.run_report import exit_code, refuse_foreign_table, report
-from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.config.load import Source
-from spec_decode_bench.harness.config.work_items import Cells, LoopItem, WorkItem, keys_of, with_keys
+from spec_decode_bench.harness.config.work_items import Cells, Planned, keys_of, with_keys
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED
 from spec_decode_bench.harness.records.differences import changed_source
@@ -33,6 +31,7 @@ from spec_decode_bench.harness.records.schema import (
     Cell,
     Environment,
     Header,
+    Outcome,
     Proof,
     RecordError,
     Run,
@@ -46,7 +45,7 @@ from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.gpus import SeveralGpus
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources
-from spec_decode_bench.harness.session.session import Outcome, Progress, Session, header, segment, utc_now
+from spec_decode_bench.harness.session.session import Event, Progress, Session, header, segment, utc_now
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.wording import counted, program
@@ -54,10 +53,10 @@ from spec_decode_bench.harness.wording import counted, program
 
 @dataclass(frozen=True)
 class Plan:
-    """A run to measure: a sweep, or decode loops.
+    """A run to measure: a sweep, or what a section of a room plans.
 
     items:    what is measured.
-    cells:    what it depends on: the items of a sweep; the operators of a loop's stacks, with their variants.
+    cells:    what it depends on: the items of a sweep; else points of operators, with their variants.
     sources:  hashes of the files that the cells depend on, of when they were planned.
     repeat:   the command that verifies a variant at one place: (key, seed) -> text.
     out:      folder of the record; None for a new one in results/.
@@ -70,7 +69,7 @@ class Plan:
     source: Source
     job: Job
     catalog: Catalog
-    items: Sequence[Cells] | Sequence[LoopItem]
+    items: Sequence[Planned]
     cells: Sequence[Cells]
     sources: dict[str, str]
     repeat: Callable[[str, int], str]
@@ -81,10 +80,6 @@ class Plan:
     reverify: bool = False
     began: float = field(default_factory=time.monotonic)
 
-    @property
-    def loops(self) -> bool:
-        return self.source.config.decode_loop is not None
-
     @cached_property
     def path(self) -> Path:
         """Of the record."""
@@ -93,7 +88,7 @@ class Plan:
         return (self.out or default_folder(self.source.config.name, self.job.device, self.shard)) / "run.jsonl"
 
     @cached_property
-    def missing(self) -> Sequence[Cells] | Sequence[LoopItem]:
+    def missing(self) -> Sequence[Planned]:
         """The items with what ``resumed`` lacks."""
         return with_keys(self.items, set(self.resumed.missing)) if self.resumed else self.items
 
@@ -150,7 +145,7 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
     if not ending.interrupted and ending.error is None:
         return exit_code(run)
     ended = "interrupted" if ending.interrupted else f"stopped: {ending.error}"
-    present, cells = len(run.cells) + len(run.loops), "lines" if plan.loops else "cells"
+    present, cells = len(run.outcomes), "lines" if plan.source.section else "cells"
     if run.missing:
         kept = f"{present} of {len(run.header.cells)} {cells} are kept in {path}"
         remedy = f"complete them with --resume {shlex.quote(str(path))}"
@@ -165,7 +160,7 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
 def _measured(
     console: Console,
     plan: Plan,
-    left: Sequence[WorkItem],
+    left: Sequence[Planned],
     keep: Callable[[Line], None],
     session: Session | SeveralGpus,
 ) -> Ending:
@@ -237,7 +232,7 @@ class _Remembered:
         proven = {} if plan.reverify else proofs.load(keys)
         return cls(plan, environment, keys, proven, {0: environment.gpu_id})
 
-    def marked(self, items: Sequence[WorkItem]) -> Sequence[WorkItem]:
+    def marked(self, items: Sequence[Planned]) -> Sequence[Planned]:
         """The items with the proofs of their variants."""
         if not self.proven:
             return items
@@ -245,24 +240,21 @@ class _Remembered:
         proven = {variant: remembered.proof for variant, remembered in self.proven.items()}
         return [self._with_audits(item.with_proofs(proven, machine)) for item in items]
 
-    def _with_audits(self, item: WorkItem) -> WorkItem:
+    def _with_audits(self, item: Planned) -> Planned:
         if not isinstance(item, Cells):
             return item
         place = proofs.place(item.axes, self.plan.job.measure.cache)
         audits = {name: self.proven[item.id_of(name)].audits.get(place) for name in item.proven}
         return structs.replace(item, audits={name: audit for name, audit in audits.items() if audit is not None})
 
-    def see(self, outcome: Outcome) -> None:
+    def see(self, outcome: Event) -> None:
         if isinstance(outcome, Segment):
             if proofs.machine_hash(outcome.environment) == proofs.machine_hash(self.environment):
                 self.gpus[outcome.process] = outcome.environment.gpu_id
             return
-        if isinstance(outcome, Cell):
-            variants, proven = {outcome.variant_id}, {outcome.variant_id} if outcome.proof else set()
-        elif isinstance(outcome, Loop):  # of a stack that fails, all are verified again
-            variants, proven = {"/".join(part) for part in outcome.operators.items()}, set(outcome.proofs)
-        else:
+        if not isinstance(outcome, Outcome):
             return
+        variants, proven = set(outcome.variant_ids), set(outcome.proofs)  # of one that fails, all are verified again
         if outcome.status.is_bad:
             self.failed |= variants
         elif outcome.status is Status.PASSED and outcome.process in self.gpus:
@@ -306,7 +298,7 @@ def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment
         return segment(ready, "resumed", plan.job.measure.cache, plan.first_process)
     return header(
         ready,
-        msgspec.to_builtins(plan.source.config),
+        plan.source.recorded,
         seed=plan.job.seed,
         shard=plan.shard,
         cells=tuple(keys_of(plan.items)),
@@ -320,7 +312,7 @@ def _unplanned(run: Run) -> str | None:
     """What the cells of a finished run are not as planned; None where each planned one is there once."""
     if missing := run.missing:
         return f"{counted(len(missing), 'planned cell')} not measured, the first is {missing[0]}"
-    written = Counter(cell.key for cell in run.cells)
+    written = Counter(line.key for line in run.outcomes)
     twice = next((key for key, count in written.items() if count > 1), None)
     return None if twice is None else f"{twice} was written more than once"
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import msgspec
 import yaml
 
-from spec_decode_bench.decode_loop.configuration import DecodeLoop
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.cache_states import CacheName
 from spec_decode_bench.harness.analysis.itl_tpot import ServingModel
 from spec_decode_bench.harness.wording import did_you_mean
@@ -68,14 +68,13 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole configuration: of a sweep, or of decode loops.
+    """A whole configuration, without the sections of rooms.
 
     operators:   names; required for a sweep.
     variants:    "all", or globs over variant or operator/variant; ``!`` in front of a glob excludes.
-    sweep:       a union of grids, each a mapping of axes to values; required unless there is a decode_loop.
+    sweep:       a union of grids, each a mapping of axes to values; required for a sweep, too.
     baseline:    the variant that speed-ups and deltas refer to: a name, for the operators that have it, or a mapping of
                  operators to names. An operator without one keeps its own. Of a sweep only.
-    decode_loop: ITL and TPOT of stacks of variants, measured in a loop of decode steps.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[\w-][\w.-]*\Z")]
@@ -85,13 +84,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     baseline: str | dict[str, str] | None = None
     measure: Measure = Measure()
     itl_tpot: ServingModel | None = None
-    decode_loop: DecodeLoop | None = None
 
 
-#: Key of a section of a configuration -> its schema.
-SECTIONS = {"measure": Measure, "itl_tpot": ServingModel, "decode_loop": DecodeLoop}
-#: Keys that belong to a sweep, and have no meaning for decode loops.
+#: Keys that a sweep needs.
 OF_A_SWEEP = ("operators", "sweep")
+
+
+def schemas() -> dict[str, type[msgspec.Struct]]:
+    """Key of a section of a configuration -> its schema."""
+    of_rooms = {key: section.schema for key, section in registry.SECTIONS.items()}
+    return {"measure": Measure, "itl_tpot": ServingModel, **of_rooms}
+
+
+def top_keys() -> list[str]:
+    return [*Config.__struct_fields__, *registry.SECTIONS]
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,8 @@ class Located:
 
     def converted(self, data: Mapping[str, Any], struct: type[Section], key: str = "") -> Section:
         """The section at a key path, every key and type of it checked."""
-        self.check_names(data, struct, key)
+        if isinstance(data, dict):
+            self.check_names(data, struct, key)
         try:
             return msgspec.convert(data, struct)
         except msgspec.ValidationError as error:  # its text alone has the path
@@ -130,12 +137,13 @@ class Located:
     def check_names(self, data: Mapping[str, Any], struct: type, key: str = "") -> None:
         """Raises ConfigError for an unknown key, with the nearest valid name, and for a missing one."""
         fields = {f.name: f for f in msgspec.structs.fields(struct)}
+        names, sections = (list(fields), {}) if key else (top_keys(), schemas())
         prefix = f"{key}." if key else ""
         for name, value in data.items():
-            if name not in fields:
-                raise self.error(f"{prefix}{name}", f"unknown key{did_you_mean(str(name), list(fields))}")
-            if not key and name in SECTIONS and isinstance(value, dict):
-                self.check_names(value, SECTIONS[name], name)
+            if name not in names:
+                raise self.error(f"{prefix}{name}", f"unknown key{did_you_mean(str(name), names)}")
+            if name in sections and isinstance(value, dict):
+                self.check_names(value, sections[name], name)
         for name, spec in fields.items():
             if spec.required and name not in data:
                 raise self.error(key, f"the key {prefix}{name} is missing")
@@ -143,9 +151,17 @@ class Located:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Located):
-    """A loaded configuration."""
+    """A loaded configuration. section: what it measures instead of a sweep; settings: that section, by its schema."""
 
     config: Config
+    section: registry.Section | None = None
+    settings: Any = None
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """As plain values, defaults filled in."""
+        settings = {key: self.settings if one is self.section else None for key, one in registry.SECTIONS.items()}
+        return msgspec.to_builtins(self.config) | msgspec.to_builtins(settings)
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source:
@@ -156,26 +172,25 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
         _override(path, data, lines, key, value)
     file = Located(path, lines)
     file.check_names(data, Config)
-    _check_kind(file, data)
-    config = file.converted(data, Config)
+    section = _section_of(file, data)
+    config = file.converted({key: value for key, value in data.items() if key not in registry.SECTIONS}, Config)
+    settings = file.converted(data[section.key], section.schema, section.key) if section else None
     if len(set(config.measure.graph_copies)) < 2:
         raise file.error("measure.graph_copies", "needs two different numbers of copies, or there is no slope")
     if config.measure.min_rounds > config.measure.max_rounds:
         raise file.error("measure.min_rounds", "must not exceed measure.max_rounds")
-    return Source(path, lines, config=config)
+    return Source(path, lines, config=config, section=section, settings=settings)
 
 
-def _check_kind(file: Located, data: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a configuration that is neither a sweep nor a decode loop, or both."""
-    if "decode_loop" in data and data["decode_loop"] is None:
-        raise file.error("decode_loop", "is empty; give it stacks, or remove it")
-    for name in OF_A_SWEEP:
-        if "decode_loop" not in data and name not in data:
-            raise file.error("", f"the key {name} is missing")
-        if "decode_loop" in data and name in data:
-            raise file.error(name, f"a decode_loop names its operators in its stacks; drop {name}")
-    if "decode_loop" in data and data.get("baseline") is not None:
-        raise file.error("baseline", "a decode_loop refers to a stack; give decode_loop.reference instead")
+def _section_of(file: Located, data: Mapping[str, Any]) -> registry.Section | None:
+    """What a configuration measures instead of a sweep. Raises ConfigError where it is neither, or both."""
+    for key, section in registry.SECTIONS.items():
+        if key in data:
+            section.check(file, data)
+            return section
+    if missing := next((name for name in OF_A_SWEEP if name not in data), None):
+        raise file.error("", f"the key {missing} is missing")
+    return None
 
 
 def _in_words(message: str) -> str:
@@ -197,7 +212,7 @@ def _in_words(message: str) -> str:
 def _choices(key: str) -> str:
     """The legal words of a key that takes one of a few; msgspec does not list them."""
     section, _, name = key.rpartition(".")
-    struct = SECTIONS.get(section)
+    struct = schemas().get(section)
     legal = get_args(get_type_hints(struct).get(name)) if struct else ()
     return f"; valid are {', '.join(legal)}" if legal and all(isinstance(word, str) for word in legal) else ""
 
@@ -284,10 +299,10 @@ def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key:
     """Set a top-level or dotted key, or else an axis in every grid; errors at that key name ``--set`` from then on."""
     place = f"--set {key}"
     section, dot, name = key.partition(".")
-    if dot and section not in Config.__struct_fields__:
-        raise ConfigError(f"--set {key}: no section {section!r}{did_you_mean(key, [f'{s}.{name}' for s in SECTIONS])}")
+    if dot and section not in top_keys():
+        raise ConfigError(f"--set {key}: no section {section!r}{did_you_mean(key, [f'{s}.{name}' for s in schemas()])}")
     targets: list[tuple[str, dict[str, Any]]]
-    if section in Config.__struct_fields__:
+    if section in top_keys():
         if dot:
             inner = data.setdefault(section, {})
             if not isinstance(inner, dict):

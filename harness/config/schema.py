@@ -1,6 +1,6 @@
 """The JSON schema of a configuration, by which editors complete and check the files in configs/.
 
-python -m spec_decode_bench.harness.config.schema > configs/schema.json
+python -m tools.schema > configs/schema.json
 """
 
 from __future__ import annotations
@@ -12,17 +12,25 @@ from typing import Any
 
 import msgspec
 
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.config.load import Config
 
 
 def schema() -> dict[str, Any]:
-    """msgspec's schema of Config, with what its docstrings say of each key."""
-    _, structs = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
+    """msgspec's schema of Config and of the sections of rooms, with what their docstrings say of each key."""
+    sections = registry.SECTIONS.values()
+    kinds = [Config, *(section.schema for section in sections)]
+    _, structs = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    for section in sections:
+        either = [{"$ref": f"#/$defs/{section.schema.__name__}"}, {"type": "null"}]
+        structs["Config"]["properties"][section.key] = {"anyOf": either, "default": None}
     for struct in structs.values():
         struct["description"], meanings = _documented(struct["description"])
         for name, key in struct["properties"].items():
             if name in meanings:
                 key["description"] = meanings[name]
+            elif struct is structs["Config"] and name in registry.SECTIONS:
+                key["description"] = registry.SECTIONS[name].help
             if "pattern" in key:
                 key["pattern"] = key["pattern"].replace(r"\Z", "$")  # as ECMAScript has it
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/Config", "$defs": structs}
@@ -34,7 +42,3 @@ def _documented(docstring: str) -> tuple[str, dict[str, str]]:
     summary, _, rest = inspect.cleandoc(docstring).partition("\n\n")
     meanings = re.findall(r"^(\w+): +(.*(?:\n +.*)*)", rest, re.MULTILINE)
     return " ".join(summary.split()), {name: " ".join(meaning.split()) for name, meaning in meanings}
-
-
-if __name__ == "__main__":
-    print(json.dumps(schema(), indent=2))

@@ -6,16 +6,13 @@ looked up where they run. Each item asks for the outcomes of ``variants``, and c
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import structs
 
-from spec_decode_bench.decode_loop.configuration import DecodeLoop, geometry_name
-from spec_decode_bench.decode_loop.engine_state import EngineShape
-from spec_decode_bench.decode_loop.records import Loop, loop_key
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.contract import Buffers
 from spec_decode_bench.harness.records.schema import (
     Audit,
@@ -28,6 +25,42 @@ from spec_decode_bench.harness.records.schema import (
     Status,
     cell_key,
 )
+
+if TYPE_CHECKING:
+    from spec_decode_bench.harness.session.evaluator import Evaluator
+
+
+class WorkItem(Protocol):
+    """What a session can run. Rooms add kinds (``registry.Section``).
+
+    variants: names of what outcomes are asked for: variants, or what else a room measures.
+    label:    where they run, for the line of progress.
+    """
+
+    variants: tuple[str, ...]
+    label: str
+
+    def id_of(self, variant: str) -> str:
+        """The name by which the session knows one of ``variants`` in all items."""
+
+    def of(self, variants: Collection[str]) -> Self:
+        """The item with some of its variants."""
+
+    def run(self, evaluator: Evaluator) -> Iterator[Any]:
+        """In a worker: heartbeats, and an outcome for each variant. Raises ContextLost."""
+
+    def failed(self, variant: str, **fields: Any) -> Any:
+        """The outcome of a variant that ended its process. fields: of Finding."""
+
+
+class Planned(WorkItem, Protocol):
+    """One whose outcomes are lines of a record."""
+
+    def key(self, variant: str) -> str:
+        """Of its line."""
+
+    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Self:
+        """proven: "operator/variant" -> proof, on the kind of machine of this hash."""
 
 
 class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
@@ -72,14 +105,16 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     def place(self) -> Place:
         return Place.ARRAY_POINT if self.in_array else Place.POINT
 
+    def run(self, evaluator: Evaluator) -> Iterator[Any]:
+        return evaluator.cells(self)
+
     def of(self, variants: Collection[str]) -> Cells:
-        """The item with some of its variants, and their share of the time."""
+        """With their share of the time."""
         chosen = tuple(name for name in self.variants if name in variants)
         budget_s = self.budget_s and self.budget_s * len(chosen) / len(self.variants)
         return structs.replace(self, variants=chosen, budget_s=budget_s)
 
     def with_proofs(self, proven: dict[str, Proof], machine: str) -> Cells:
-        """proven: "operator/variant" -> proof."""
         own = {name: proven[self.id_of(name)] for name in self.variants if self.id_of(name) in proven}
         return structs.replace(self, proven=own, machine=machine)
 
@@ -150,6 +185,9 @@ class Verify(OfVariant):
     axes: dict[str, Any] | None = None
     known_failure: bool = False
 
+    def run(self, evaluator: Evaluator) -> Iterator[Any]:
+        return evaluator.verify(self)
+
     def failed(self, variant: str, **fields: Any) -> Checked:
         """A death is a rejection here, unless the variant is known to fail there."""
         status = Status.KNOWN_FAILURE if self.known_failure else Status.MISMATCH
@@ -166,95 +204,12 @@ class RandomBatches(OfVariant):
     def label(self) -> str:
         return "random batches"
 
+    def run(self, evaluator: Evaluator) -> Iterator[Any]:
+        return evaluator.random_batches(self)
+
     def failed(self, variant: str, **fields: Any) -> Checked:
         finding = Finding(**{"status": Status.MISMATCH, "place": Place.RANDOM_BATCH, "name": ""} | fields)
         return Checked(operator=self.operator, variant=variant, finding=finding)
-
-
-@dataclass(frozen=True)
-class LoopPoint:
-    """One loop of a run."""
-
-    concurrency: int
-    batch_size: int
-    next_n: int
-    model_step_us: float
-    scheduling: str
-    graph: str
-
-    @property
-    def label(self) -> str:
-        return (
-            f"concurrency={self.concurrency},next_n={self.next_n},model_step_us={self.model_step_us:g},"
-            f"scheduling={self.scheduling},graph={self.graph}"
-        )
-
-
-@dataclass(frozen=True)
-class PlannedStack:
-    """parts: (operator, variant) in the order of a step. known_failures: what one of them does not support, and why."""
-
-    name: str
-    parts: tuple[tuple[str, str], ...]
-    known_failures: tuple[tuple[str, str], ...] = ()
-
-
-class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
-    """One decode loop: verify its stacks, and let them take turns. Its ``variants`` are the names of the stacks.
-
-    proven: "operator/variant" -> proof, and machine: as in Cells.
-    """
-
-    config: DecodeLoop
-    at: LoopPoint
-    shape: EngineShape
-    reference: str
-    stacks: tuple[PlannedStack, ...]
-    proven: dict[str, Proof] = {}
-    machine: str = ""
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        return tuple(stack.name for stack in self.stacks)
-
-    @property
-    def label(self) -> str:
-        return self.at.label
-
-    def id_of(self, stack: str) -> str:
-        return stack
-
-    def key(self, stack: str) -> str:
-        return loop_key(stack, self.at.label)
-
-    def of(self, variants: Collection[str]) -> LoopItem:
-        """The loop with some of its stacks."""
-        return structs.replace(self, stacks=tuple(stack for stack in self.stacks if stack.name in variants))
-
-    def line(self, stack: str, status: Status, **rest: Any) -> Loop:
-        """The outcome of one stack."""
-        planned = next(candidate for candidate in self.stacks if candidate.name == stack)
-        return Loop(
-            stack=stack,
-            reference=self.reference,
-            point=self.at.label,
-            axes={**vars(self.at), "geometry": geometry_name(self.config)},
-            operators=dict(planned.parts),
-            known_failures=dict(planned.known_failures),
-            status=status,
-            **rest,
-        )
-
-    def with_proofs(self, proven: dict[str, Proof], machine: str) -> LoopItem:
-        """proven: "operator/variant" -> proof."""
-        names = {f"{operator}/{variant}" for stack in self.stacks for operator, variant in stack.parts}
-        return structs.replace(
-            self, proven={name: proof for name, proof in proven.items() if name in names}, machine=machine
-        )
-
-    def failed(self, variant: str, **fields: Any) -> Loop:
-        finding = Finding(**{"status": Status.FAILED, "place": Place.POINT, "name": self.at.label} | fields)
-        return self.line(variant, finding.status, finding=finding)
 
 
 class Checked(OfVariant):
@@ -263,16 +218,20 @@ class Checked(OfVariant):
     finding: Finding
 
 
-WorkItem = Cells | Verify | RandomBatches | LoopItem
-AnyItem = TypeVar("AnyItem", Cells, LoopItem)
+AnyItem = TypeVar("AnyItem", bound=Planned)
 
 
-def keys_of(items: Collection[Cells | LoopItem]) -> list[str]:
-    """Of all their cells or loop lines, in order."""
+def item_kinds() -> tuple[type, ...]:
+    """Of WorkItem, all that there are."""
+    return (Cells, Verify, RandomBatches, *(section.item for section in registry.SECTIONS.values()))
+
+
+def keys_of(items: Collection[Planned]) -> list[str]:
+    """Of all their lines, in order."""
     return [item.key(name) for item in items for name in item.variants]
 
 
 def with_keys(items: Collection[AnyItem], keys: Collection[str]) -> list[AnyItem]:
-    """The items with these cells or lines only, without those that have none of them."""
+    """The items with these lines only, without those that have none of them."""
     cut = (item.of([name for name in item.variants if item.key(name) in keys]) for item in items)
     return [item for item in cut if item.variants]

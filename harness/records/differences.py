@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec.structs import asdict
 
 from spec_decode_bench.harness.records.schema import Environment, RecordError, Run
+from spec_decode_bench.harness.registry import section_of
 
 #: Purpose -> the records that it is about; docs/comparison.md shows these words beside the respects.
 PURPOSES = {
@@ -218,11 +219,11 @@ def check_together(runs: Sequence[Run]) -> None:
             )
 
 
-def refuse_loops(runs: Sequence[Run], command: str) -> None:
-    """Raises RecordError for a record of decode loops, which ``command`` has no table for."""
+def check_sweeps(runs: Sequence[Run], command: str) -> None:
+    """Raises RecordError for a record of something else than a sweep, for which ``command`` has no table."""
     for run in runs:
-        if run.loops:
-            raise RecordError(f"{run.path} holds decode loops, but {command} takes sweeps; use bench.py plot")
+        if section := section_of(run):
+            raise RecordError(f"{run.path} holds {section.noun}s, but {command} takes sweeps; use bench.py plot")
 
 
 def mixed_states(runs: Sequence[Run]) -> list[str]:

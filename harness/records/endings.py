@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.contract import COMPILER, GPU, in_buffers
 from spec_decode_bench.harness.packages import in_words
-from spec_decode_bench.harness.records.schema import Cell, Code, Finding, Place, Reason
+from spec_decode_bench.harness.records.schema import Cell, Code, Finding, Outcome, Place, Reason
 from spec_decode_bench.harness.wording import counted, significant
 
 _WHEN = {
@@ -16,8 +15,8 @@ _WHEN = {
 }
 
 
-def ending(line: Cell | Loop) -> str | None:
-    """Why a cell or a stack is not ``passed``; for one that is, a remark, or why it has no graph."""
+def ending(line: Outcome) -> str | None:
+    """Why it is not ``passed``; for one that is, a remark, or why it has no graph."""
     if line.finding is not None:
         return of_finding(line.finding)
     if line.reason is not None:

@@ -7,20 +7,30 @@ import os
 import re
 import shlex
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Union
 
 import msgspec
 
-from spec_decode_bench.decode_loop.records import Loop
-from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
+from spec_decode_bench.harness import registry
+from spec_decode_bench.harness.records.schema import (
+    SCHEMA_VERSION,
+    Cell,
+    Header,
+    Outcome,
+    RecordError,
+    Run,
+    Segment,
+    UnknownLine,
+)
 from spec_decode_bench.harness.wording import printable
 
-Line = Header | Segment | Cell | Loop
+Line = Header | Segment | Outcome
 #: What decoding a line may raise; the last comes from brackets nested too deep.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_DECODER = msgspec.json.Decoder(Line)
 #: The last field of a line: CRC-32 of all bytes before it.
 _CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
 #: In a line without these all texts are printable: escapes, and characters beyond ASCII.
@@ -58,9 +68,10 @@ class Writer:
         except OSError as error:
             raise RecordError(f"cannot write {path}: {error.strerror}{elsewhere}") from None
 
-    def write(self, line: Line) -> None:
+    def write(self, line: Line | UnknownLine) -> None:
         """Raises RecordError, for example where the disk is full."""
-        fields = _encoded(line).removesuffix(b"}")
+        text = _CHECKSUM.sub(b"}", line.raw) if isinstance(line, UnknownLine) else _encoded(line)
+        fields = text.removesuffix(b"}")
         unwritten = memoryview(fields + b',"crc32":"%08x"}\n' % zlib.crc32(fields))
         try:
             while unwritten:
@@ -132,9 +143,9 @@ def write_run(run: Run, path: Path) -> None:
         writer.close()
 
 
-def lines_of(run: Run) -> list[Line]:
+def lines_of(run: Run) -> list[Line | UnknownLine]:
     """The lines of a run's file, in order."""
-    return [run.header, *run.segments, *run.cells, *run.loops]
+    return [run.header, *run.segments, *run.outcomes, *run.unknown]
 
 
 def record_path(path: str) -> Path:
@@ -175,15 +186,41 @@ def read_run(path: str | Path) -> Run:
         decoded.append(record_line)
     if not decoded or not isinstance(decoded[0], Header):
         raise RecordError(f"{path}: the first line is not a header; is it a record of this suite?")
-    cells, segments, loops = ([line for line in decoded if isinstance(line, kind)] for kind in (Cell, Segment, Loop))
-    return Run(str(path), decoded[0], cells, truncated, segments, loops)
+    cells, segments, unknown = (
+        [line for line in decoded if isinstance(line, kind)] for kind in (Cell, Segment, UnknownLine)
+    )
+    others = [line for line in decoded if isinstance(line, Outcome) and not isinstance(line, Cell)]
+    return Run(str(path), decoded[0], cells, truncated, segments, others, unknown)
 
 
-def _decoded(line: bytes) -> Line:
+def _line_kinds() -> tuple[type, ...]:
+    return (Header, Segment, Cell, *(section.line for section in registry.SECTIONS.values()))
+
+
+@cache
+def _decoder(kinds: tuple[type, ...]) -> msgspec.json.Decoder:
+    return msgspec.json.Decoder(Union[kinds])  # noqa: UP007 - of a tuple
+
+
+def _decoded(line: bytes) -> Line | UnknownLine:
     """Raises one of UNREADABLE."""
-    if _NOT_PLAIN.search(line) is None:
-        return _DECODER.decode(line)
-    return msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
+    kinds = _line_kinds()
+    try:
+        if _NOT_PLAIN.search(line) is None:
+            return _decoder(kinds).decode(line)
+        return msgspec.convert(_shown(msgspec.json.decode(line)), Union[kinds], str_keys=True)  # noqa: UP007
+    except msgspec.ValidationError:
+        if (kind := _other_kind(line, kinds)) is None:
+            raise
+        return UnknownLine(kind, line)
+
+
+def _other_kind(line: bytes, kinds: Sequence[type]) -> str | None:
+    """The kind of a line, where it is none of these."""
+    fields = msgspec.json.decode(line)
+    kind = fields.get("line") if isinstance(fields, dict) else None
+    known = [one.__struct_config__.tag for one in kinds]
+    return printable(kind) if isinstance(kind, str) and kind not in known else None
 
 
 def _check_sum(line: bytes) -> None:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Segment, split_key
+from spec_decode_bench.harness.registry import section_of
 
 
 def merge(runs: Sequence[Run]) -> Run:
@@ -19,8 +20,8 @@ def merge(runs: Sequence[Run]) -> Run:
     order. If shards are missing, the header names those present.
     """
     for run in runs:
-        if run.loops:
-            raise RecordError(f"{run.path} holds decode loops, which have no shards; plot several runs instead")
+        if section := section_of(run):
+            raise RecordError(f"{run.path} holds {section.noun}s, which have no shards; plot several runs instead")
     first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
         _check_same_sweep(first, run)
@@ -41,7 +42,8 @@ def merge(runs: Sequence[Run]) -> Run:
         variants=tuple(dict.fromkeys(name for run in runs for name in run.header.variants)),
         sources={name: digest for run in runs for name, digest in run.header.sources.items()},
     )
-    return Run(first.path, header, cells, False, segments)
+    unknown = [line for run in runs for line in run.unknown]
+    return Run(first.path, header, cells, False, segments, unknown=unknown)
 
 
 def missing_shards(runs: Sequence[Run]) -> list[str]:

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-
-if TYPE_CHECKING:
-    from spec_decode_bench.decode_loop.records import Loop
 
 SCHEMA_VERSION = 3
 
@@ -73,7 +70,7 @@ class Code(StrEnum):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """variant: whose reason it is, "operator/variant", in a decode loop's stack of several."""
+    """variant: whose reason it is, "operator/variant", of several that are measured together."""
 
     code: Code
     detail: str | None = None
@@ -90,7 +87,7 @@ class Place(StrEnum):
     SEQUENCE = "sequence"
     ARRAY_POINT = "array_point"
     RANDOM_BATCH = "random_batch"
-    #: A point of the sweep, or a decode loop.
+    #: A point of the sweep, or what a room measures instead.
     POINT = "point"
     #: Nothing: the import of its file.
     IMPORT = "import"
@@ -400,7 +397,24 @@ def audited(metrics: Metrics | None) -> dict[str, int | dict[str, int] | None]:
     return {name: getattr(metrics, name) for name in AUDITED} if was_audited else {}
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", omit_defaults=True):
+    """A line that says how something ended: a Cell, or a kind that a room registers. All have the fields ``status``,
+    ``finding``, ``reason``, ``process`` and ``seconds`` as a Cell has them, and:
+
+    variant:     what its work item calls it. variant_ids: the variants in it, "operator/variant".
+    key:         its name in NVTX ranges, and what --resume goes by.
+    proofs:      "operator/variant" -> where an earlier run verified it.
+    """
+
+
+class UnknownLine(msgspec.Struct, frozen=True):
+    """A line of a kind that is not registered here, as it stands in the file."""
+
+    kind: str
+    raw: bytes
+
+
+class Cell(Outcome, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
     """One variant of one operator at one point.
 
     baseline:       the variant that ratios refer to.
@@ -442,6 +456,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
         return f"{self.operator}/{self.variant}"
 
     @property
+    def variant_ids(self) -> tuple[str, ...]:
+        return (self.variant_id,)
+
+    @property
+    def proofs(self) -> dict[str, Proof]:
+        return {self.variant_id: self.proof} if self.proof else {}
+
+    @property
     def point_key(self) -> tuple[str, str]:
         return self.operator, self.point
 
@@ -455,7 +477,8 @@ class Run(msgspec.Struct, frozen=True, dict=True):
 
     truncated: whether the last line was incomplete, because the run was killed, and was dropped.
     segments:  its processes but the first, which the header describes.
-    loops:     decode loops, in a run that measured them; such a run has no cells.
+    others:    lines of the kinds that rooms register, in a run that measured them; such a run has no cells.
+    unknown:   lines of other kinds, which are kept.
     """
 
     path: str
@@ -463,12 +486,18 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     cells: list[Cell]
     truncated: bool = False
     segments: list[Segment] = []
-    loops: list[Loop] = []
+    others: list[Any] = []
+    unknown: list[UnknownLine] = []
+
+    @property
+    def outcomes(self) -> list[Any]:
+        """Every line that says how something ended."""
+        return [*self.cells, *self.others]
 
     @property
     def missing(self) -> list[str]:
-        """Keys of the planned cells or loops without a line, in the order of the sweep."""
-        present = {line.key for line in (*self.cells, *self.loops)}
+        """Keys of what was planned and has no line, in the order of the plan."""
+        present = {line.key for line in self.outcomes}
         return [key for key in self.header.cells if key not in present]
 
     @property
@@ -476,8 +505,8 @@ class Run(msgspec.Struct, frozen=True, dict=True):
         """The cells in the order of the sweep; in the file, those of merged shards are shard by shard."""
         return sorted(self.cells, key=self.place_of)
 
-    def place_of(self, line: Cell | Loop) -> int:
-        """The number of a cell or loop in the sweep; what was not planned comes last."""
+    def place_of(self, line: Outcome) -> int:
+        """Its number in the plan; what was not planned comes last."""
         return self._places.get(line.key, len(self._places))
 
     @cached_property
@@ -488,8 +517,8 @@ class Run(msgspec.Struct, frozen=True, dict=True):
         """The calibration of the process that timed this cell."""
         return self.process_of(cell).calibration
 
-    def process_of(self, line: Cell | Loop) -> Header | Segment:
-        """The line that describes the process which measured this cell or loop."""
+    def process_of(self, line: Outcome) -> Header | Segment:
+        """The line that describes the process which measured it."""
         return self._processes.get(line.process, self.header)
 
     @cached_property

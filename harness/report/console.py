@@ -20,9 +20,8 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.records.endings import ending
-from spec_decode_bench.harness.records.schema import Cell, Environment
+from spec_decode_bench.harness.records.schema import Environment, Outcome
 from spec_decode_bench.harness.report.folding import folded, longest_line, longest_part, longest_word, spaced
 from spec_decode_bench.harness.report.table import Column, Style, Table, text_rows
 from spec_decode_bench.harness.wording import counted, printable
@@ -231,15 +230,15 @@ def print_seconds(console: Console, seconds: Mapping[str, float], wall_s: float 
         console.print(Text(f"{wall_s or sum(seconds.values()):.0f} s: {named}", style="dim"))
 
 
-def print_counts(console: Console, lines: Sequence[Cell | Loop], noun: str = "cell") -> None:
+def print_counts(console: Console, lines: Sequence[Outcome], noun: str = "cell") -> None:
     """``42 passed, 3 skipped``."""
     counts = Counter(line.status for line in lines)
     console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or f"no {noun}"))
 
 
-def print_endings(console: Console, lines: Iterable[tuple[str, Cell | Loop]], noun: str) -> None:
+def print_endings(console: Console, lines: Iterable[tuple[str, Outcome]], noun: str) -> None:
     """How the lines ended, each reason of a variant or stack once. lines: (its name, line)."""
-    shown: dict[tuple[str, str], list[Cell | Loop]] = {}
+    shown: dict[tuple[str, str], list[Outcome]] = {}
     for name, line in lines:
         shown.setdefault((name, f"{line.status}: {ending(line)}"), []).append(line)
     for (name, text), same in shown.items():

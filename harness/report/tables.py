@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
 from spec_decode_bench.harness.analysis.stats import (
     COPY_BOUND,
@@ -27,7 +26,7 @@ from spec_decode_bench.harness.analysis.warnings import (
     throttling_warnings,
 )
 from spec_decode_bench.harness.records.endings import ending
-from spec_decode_bench.harness.records.schema import Cell, Header, Proof, Run, axis_texts
+from spec_decode_bench.harness.records.schema import Cell, Header, Outcome, Proof, Run, axis_texts
 from spec_decode_bench.harness.report.table import Entry, Table, variant_table
 from spec_decode_bench.harness.wording import signed, significant
 
@@ -43,15 +42,15 @@ class Footnotes:
 
     letters: dict[str, str] = field(default_factory=dict)
 
-    def entry(self, cell: Cell | Loop | None) -> Entry:
-        """The status of a cell or loop, and the letter of its reason."""
-        if cell is None:
+    def entry(self, line: Outcome | None) -> Entry:
+        """Its status, and the letter of its reason."""
+        if line is None:
             return NOTHING
-        if (text := ending(cell)) is None:
-            return Entry(cell.status, style="muted")
+        if (text := ending(line)) is None:
+            return Entry(line.status, style="muted")
         number = len(self.letters)
         letter = self.letters.setdefault(text, chr(ord("a") + number) if number < 26 else str(number))
-        return Entry(f"{cell.status} {letter}", style="muted")
+        return Entry(f"{line.status} {letter}", style="muted")
 
     def notes(self) -> list[str]:
         """The reason behind each letter."""

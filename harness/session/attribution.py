@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spec_decode_bench.decode_loop.records import Loop
-from spec_decode_bench.harness.records.schema import Cell
+from spec_decode_bench.harness.records.schema import Outcome
 from spec_decode_bench.harness.session.messages import Heartbeat
 
 
 class FaultAttribution:
     """Follows the events of one work item: which variant has control, and how long variants were timed.
 
-    heartbeat: the last one, whose variant, or stack of a decode loop, has control; None before the first one.
+    heartbeat: the last one, whose variant has control; None before the first one.
     """
 
     def __init__(self) -> None:
@@ -25,7 +24,7 @@ class FaultAttribution:
         self._heard = False
 
     def observe(self, event: Any, now_s: float) -> None:
-        bad = isinstance(event, Cell | Loop) and event.status.is_bad
+        bad = isinstance(event, Outcome) and event.status.is_bad
         self._rejected = event.variant if bad else None
         heartbeat = isinstance(event, Heartbeat)
         if heartbeat or self._heard:

@@ -23,7 +23,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.compile_time import compile_time
-from spec_decode_bench.harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
+from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify
 from spec_decode_bench.harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
 from spec_decode_bench.harness.discover import discover, unavailable
@@ -64,7 +64,6 @@ from spec_decode_bench.harness.verify.process_state import ProcessState
 from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
-    from spec_decode_bench.decode_loop.records import Loop
     from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 
 #: Before the calibration the GPU is under full load until it has had the same clock at the end of STEADY_STEPS steps in
@@ -143,7 +142,7 @@ class Evaluator:
     # --- set up -------------------------------------------------------------------------------------------------------
 
     def __init__(self, job: Job, thorough: bool | None = None) -> None:
-        self._job = job
+        self.job = job
         self._thorough = not job.timed if thorough is None else thorough
         bad_imports: dict[str, Finding] = {}
         # "cpu" even on a GPU: looking at streams would initialize the device, which no import may do.
@@ -164,7 +163,9 @@ class Evaluator:
         interpreter.quicken()
         self._interpreter = interpreter.launch_counter()
         self.timer: CudaTimer | None = None
-        self._clocks = self._loops = None
+        self._clocks = None
+        #: What kinds of work item that rooms add keep in this process.
+        self.kept: dict[type, Any] = {}
         self._idle_since = -math.inf
         #: Known once the device is up.
         self._machine: str | None = None
@@ -176,28 +177,26 @@ class Evaluator:
 
     def bring_up(self) -> Environment:
         """Bring the device up, or compile CUDA sources where there is no GPU."""
-        if self._job.device == "cuda":
+        if self.job.device == "cuda":
             from spec_decode_bench.harness.timing.clocks import Clocks
             from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 
-            self.timer = CudaTimer(
-                self._job.measure.graph_copies, self._job.measure.cache, lock_of(self._job.host_lock)
-            )
+            self.timer = CudaTimer(self.job.measure.graph_copies, self.job.measure.cache, lock_of(self.job.host_lock))
             self._clocks = Clocks()
-        elif self._job.compiled:
-            self._compiled = compile_all(self._job.compiled)
+        elif self.job.compiled:
+            self._compiled = compile_all(self.job.compiled)
         needs = package_needs(self.catalog.variants)
-        self._environment = describe(self._job.device, self._clocks, versions(needs), checkouts(needs))
+        self._environment = describe(self.job.device, self._clocks, versions(needs), checkouts(needs))
         self._machine = machine_hash(self._environment)
         return self._environment
 
     def ready(self, timed: bool = True) -> Ready:
         """On a GPU, ramp the clocks and calibrate, if anything is to be timed."""
         calibration, seconds = None, {"import": self._import_s, **self._verified_s}
-        if self._job.device == "cuda":
+        if self.job.device == "cuda":
             from spec_decode_bench.harness.timing.calibrate import calibrate
 
-            if self._job.timed and timed:
+            if self.job.timed and timed:
                 with nvtx_range("ramp", "ramp"):
                     self._ramp_up()
                 self._clocks.set_run_clock()
@@ -218,7 +217,7 @@ class Evaluator:
                 return
 
     def close(self) -> None:
-        if self._job.device == "cuda":
+        if self.job.device == "cuda":
             torch.cuda.profiler.stop()
 
     # --- the variants of a point --------------------------------------------------------------------------------------
@@ -245,7 +244,7 @@ class Evaluator:
             if ramp_s := next((ramp_s for least_s, ramp_s in RAMPS.items() if idle_s > least_s), 0.0):
                 with nvtx_range("ramp", "ramp"):
                     self.ramp(ramp_s)
-            measuring, began = Measuring(self._job, self.timer, self._clocks), time.perf_counter()
+            measuring, began = Measuring(self.job, self.timer, self._clocks), time.perf_counter()
             for event in measuring.time(item, at.fixture, at.verified):
                 share_s = (time.perf_counter() - began) / len(at.verified)
                 yield self._described(item, event, at.seconds[event.variant] | {"time": share_s})
@@ -272,7 +271,7 @@ class Evaluator:
         """Yields the variant's cell, or puts its launch into ``at.verified``."""
         item, name, state = at.item, variant.name, self._states[variant.id]
 
-        if reason := unavailable(variant, self._job.device):
+        if reason := unavailable(variant, self.job.device):
             yield item.cell(name, Status.UNAVAILABLE, reason=reason)
             return
         try:
@@ -288,7 +287,7 @@ class Evaluator:
             yield from self._check_edge_cases(variant)
         if state.rejection is not None:
             yield item.cell(name, state.rejection.status, finding=state.rejection)
-            check_context(self._job.device)
+            check_context(self.job.device)
             return
         if reason := self._out_of_time(variant, at.kind):
             yield item.cell(name, Status.SKIPPED, reason=reason)
@@ -299,12 +298,12 @@ class Evaluator:
             yield item.cell(name, Status.SKIPPED, reason=left_out.reason)
         except _NoInputs as error:
             yield item.failed(name, error=type(error.__cause__).__name__, message=str(error))
-            check_context(self._job.device)
+            check_context(self.job.device)
         except Exception as error:  # a variant may raise anything
             yield item.failed(name, **wrong(error))
-            check_context(self._job.device)
+            check_context(self.job.device)
         else:
-            if self._job.timed and not state.interpreted and not item.in_array:
+            if self.job.timed and not state.interpreted and not item.in_array:
                 at.verified.append((variant, launch))
             else:
                 remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
@@ -337,15 +336,15 @@ class Evaluator:
         whatever the variant does.
         """
         item, state = at.item, self._states[variant.id]
-        if at.fixture is None and (reason := too_large(at.operator, at.point, self._job.device)):
+        if at.fixture is None and (reason := too_large(at.operator, at.point, self.job.device)):
             raise LeftOut(reason)
         with nvtx_range(item.key(variant.name), "verify", at.values):
             try:
                 at.fixture = at.fixture or Fixture(
                     at.operator,
                     at.point,
-                    self._job.device,
-                    self._job.seed,
+                    self.job.device,
+                    self.job.seed,
                     batches=2 if item.in_array else 3,
                     placement=0 if self.timer and at.kind == SWEEP else None,
                 )
@@ -365,7 +364,7 @@ class Evaluator:
         which compiles again for other sizes, beside the points of a sweep. A point of the array and a random batch may
         take a share of it.
         """
-        state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s
+        state, budget_s = self._states[variant.id], self.job.measure.interpreter_budget_s
         began, launches_before = time.perf_counter(), self._interpreter.launches
         try:
             with self._interpreter.limited(math.inf if kind == SWEEP else budget_s / SHARES):
@@ -383,21 +382,14 @@ class Evaluator:
 
     @property
     def _budget_spent(self) -> Reason:
-        return Reason(code=Code.INTERPRETER_BUDGET, seconds=self._job.measure.interpreter_budget_s)
+        return Reason(code=Code.INTERPRETER_BUDGET, seconds=self.job.measure.interpreter_budget_s)
 
     def _out_of_time(self, variant: Variant, kind: str) -> Reason | None:
         """Why a variant runs at no further point or batch; None while it has time left."""
-        spent = self._states[variant.id].slow_s[kind] > self._job.measure.interpreter_budget_s
+        spent = self._states[variant.id].slow_s[kind] > self.job.measure.interpreter_budget_s
         return self._budget_spent if spent else None
 
-    # --- decode loops -------------------------------------------------------------------------------------------------
-
-    def loop(self, item: LoopItem) -> Iterator[Heartbeat | Loop]:
-        """All stacks of a decode loop. Raises ContextLost."""
-        from spec_decode_bench.decode_loop.evaluator import LoopEvaluator
-
-        self._loops = self._loops or LoopEvaluator(self, self._job.seed, self._job.device)
-        return self._loops.loop(item)
+    # --- for rooms ---------------------------------------------------------------------------------------------------
 
     def check_at(self, item: Cells, point: Point, variant: Variant) -> Iterator[Heartbeat | Cell]:
         """Check a variant at its edge cases and at an item's point. Yields its cell only if it must not be timed."""
@@ -415,7 +407,7 @@ class Evaluator:
         Raises ContextLost.
         """
         variant = self.catalog.find(item.operator, item.variant)
-        if self._job.timed:
+        if self.job.timed:
             return self._verified_first(item, variant)
         if item.known_failure:
             findings = [self._at_known_failure(variant, item)]
@@ -431,22 +423,22 @@ class Evaluator:
         """What a random batch of this seed finds at an alignment that edge cases do not have."""
         from spec_decode_bench.harness.verify.random_batches import Drawn, checked
 
-        batch = Drawn(point, self._job.seed)
+        batch = Drawn(point, self.job.seed)
         if self._states[variant.id].bad_import is None and batch.shift > 1:
-            finding = checked(self.catalog.operators[variant.operator], variant, batch, self._job.device)
+            finding = checked(self.catalog.operators[variant.operator], variant, batch, self.job.device)
             if finding.status.is_bad:
                 yield finding
 
     def _verified_first(self, item: Verify, variant: Variant) -> Iterator[Heartbeat | Checked]:
         """What ``cells`` does first for a variant, which it then does not repeat; the finding of one that is wrong."""
-        if unavailable(variant, self._job.device):
+        if unavailable(variant, self.job.device):
             return
         began, compiled_s = time.perf_counter(), self.compiled_s
         yield from self._check_edge_cases(variant)
         self._verified_s.update(self.spent(began, compiled_s))
         if rejection := self._states[variant.id].rejection:
             yield _told(item, rejection)
-            check_context(self._job.device)
+            check_context(self.job.device)
 
     def _at_known_failure(self, variant: Variant, item: Verify) -> Finding:
         """The finding at a known failure. Far rows have one for each input, or none if memory is short; the first
@@ -477,14 +469,14 @@ class Evaluator:
         with nvtx_range(cell_key(operator.name, variant.name, "edge cases"), "verify"):
             if operator.name not in self._known:
                 self._known = {operator.name: {}}
-            of = operator, variant, self._job.device, self._job.seed, self._thorough
+            of = operator, variant, self.job.device, self.job.seed, self._thorough
             known = self._known[operator.name]
             announce = lambda place: self.send(Heartbeat(variant.name, "verify", **place))  # noqa: E731
             for finding in check_variant(*of, only=only, known=known, announce=announce):
                 findings.append(finding)
                 yield finding
                 if finding.status.is_bad:
-                    check_context(self._job.device)
+                    check_context(self.job.device)
         if whole:
             state.findings = findings
 
@@ -501,20 +493,20 @@ class Evaluator:
             failed = check_random(
                 operator,
                 variant,
-                self._job.device,
-                self._job.seed,
+                self.job.device,
+                self.job.seed,
                 item.count,
                 keep=lambda finding: self.send(_told(item, finding)),
                 counting=lambda: self._counting(variant, RANDOM),
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
-                lost=lambda: is_context_lost(self._job.device),
+                lost=lambda: is_context_lost(self.job.device),
                 announce=lambda name, seed: self.send(
                     Heartbeat(variant.name, "verify", Place.RANDOM_BATCH, name, seed=seed)
                 ),
             )
         if failed is not None:
             yield _told(item, failed)
-        check_context(self._job.device)
+        check_context(self.job.device)
 
 
 def _told(item: Verify | RandomBatches, finding: Finding) -> Checked:

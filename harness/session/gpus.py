@@ -22,7 +22,7 @@ from spec_decode_bench.harness.config.work_items import Cells, Checked, WorkItem
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.schema import Cell, Environment, Segment
 from spec_decode_bench.harness.session.messages import Job, Ready
-from spec_decode_bench.harness.session.session import Outcome, Progress, Session, calibration_errors, segment
+from spec_decode_bench.harness.session.session import Event, Progress, Session, calibration_errors, segment
 from spec_decode_bench.harness.session.worker import RunError, Worker, start_worker
 from spec_decode_bench.harness.wording import counted
 
@@ -85,7 +85,7 @@ class LocalGpu:
     def run(self, item: Cells) -> list[Cell | Segment]:
         return list(self.outcomes([item]))
 
-    def outcomes(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
+    def outcomes(self, items: Sequence[WorkItem]) -> Iterator[Event]:
         """As Session.run has them; what it is doing goes to ``doing``."""
         for outcome in self._session.run(items):
             if self._aborted:  # it would say that a variant was killed

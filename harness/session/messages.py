@@ -7,19 +7,20 @@ Outputs, at last an empty message. Each is answered with its events as they happ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 import msgspec
 from msgspec import structs
 
-from spec_decode_bench.decode_loop.records import Loop
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Cells, Checked, LoopItem, OfVariant, RandomBatches, Verify
+from spec_decode_bench.harness.config.work_items import Checked, OfVariant, WorkItem, item_kinds
 from spec_decode_bench.harness.contract import Buffers
-from spec_decode_bench.harness.records.schema import Calibration, Cell, Environment, Finding, Place, Status
+from spec_decode_bench.harness.records.schema import Calibration, Cell, Environment, Finding, Outcome, Place, Status
 
 Role = Literal["evaluate", "audit", "compare"]
 
@@ -37,6 +38,7 @@ class Job:
               audit.
     gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
     host_lock: whether to hold the host's lock while host time is measured (harness/host_lock.py).
+    rooms:    modules that register what its messages may hold.
     """
 
     device: str
@@ -49,6 +51,7 @@ class Job:
     brief: bool = False
     gpu: str | None = None
     host_lock: bool = False
+    rooms: tuple[str, ...] = field(default_factory=lambda: tuple(registry.MODULES))
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="line"):
@@ -88,8 +91,8 @@ class Outputs(OfVariant):
 
 
 class Heartbeat(_Message):
-    """Sent before a variant, or a stack of a decode loop, gets control, so that the session knows whom to blame if the
-    process dies or hangs.
+    """Sent before a variant, or what else an item asks for, gets control, so that the session knows whom to blame if
+    the process dies or hangs.
 
     In the phase "measure" the variants of an item are interleaved, with one heartbeat per round; in "block" one has
     control.
@@ -162,11 +165,23 @@ class Done(_Message):
 
 
 #: What is sent to a worker, and what a worker sends.
-Message = Calibrate | Cells | Verify | RandomBatches | LoopItem | Outputs
-Event = Heartbeat | Up | Ready | AuditReady | Cell | Loop | Checked | Outputs | Compared | Audited | Fatal | Done
+Message = Calibrate | WorkItem | Outputs
+Event = Heartbeat | Up | Ready | AuditReady | Outcome | Checked | Outputs | Compared | Audited | Fatal | Done
 _encode = msgspec.msgpack.Encoder().encode
-_message_of = msgspec.msgpack.Decoder(Message).decode
-_event_of = msgspec.msgpack.Decoder(Event).decode
+_EVENTS = (Heartbeat, Up, Ready, AuditReady, Cell, Checked, Outputs, Compared, Audited, Fatal, Done)
+
+
+@cache
+def _decoder(kinds: tuple[type, ...]) -> msgspec.msgpack.Decoder:
+    return msgspec.msgpack.Decoder(Union[kinds])  # noqa: UP007 - of a tuple
+
+
+def _message_of(received: bytes) -> Message:
+    return _decoder((Calibrate, *item_kinds(), Outputs)).decode(received)
+
+
+def _event_of(received: bytes) -> Event:
+    return _decoder((*_EVENTS, *(section.line for section in registry.SECTIONS.values()))).decode(received)
 
 
 def send(connection: Connection, message: Message | Event) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from spec_decode_bench.harness.config.load import Config, ConfigError
+from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.file import as_recorded
 from spec_decode_bench.harness.records.schema import Environment, RecordError, Run
 
 
-def check_same_sweep(run: Run, config: Config, keys: Sequence[str]) -> None:
+def check_same_sweep(run: Run, config: Mapping[str, Any], keys: Sequence[str]) -> None:
     """Raises ConfigError if the command describes a different run than the record.
 
-    keys: of all its cells, or lines of decode loops.
+    config: as plain values. keys: of all its lines.
 
     The seed may be left out, since it is in the record, but must not be another one.
     """
@@ -23,8 +24,8 @@ def check_same_sweep(run: Run, config: Config, keys: Sequence[str]) -> None:
         given["seed"] = seed
     changes = {change.respect: change for change in differences(run, given, "resume")}
     where = f"--resume {run.path}: it was recorded with"
-    if run.header.name != config.name:
-        raise ConfigError(f"--resume {run.path}: it is a record of {run.header.name}, not of {config.name}")
+    if run.header.name != config["name"]:
+        raise ConfigError(f"--resume {run.path}: it is a record of {run.header.name}, not of {config['name']}")
     if settings_changed := [change for respect, change in changes.items() if respect.startswith("config.")]:
         names = ", ".join(
             f"{change.respect.removeprefix('config.')} {change.ours} (now {change.theirs})"

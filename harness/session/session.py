@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import structs
 
-from spec_decode_bench.decode_loop.records import Loop
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis import estimators
 from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
 from spec_decode_bench.harness.records.schema import (
@@ -27,6 +27,7 @@ from spec_decode_bench.harness.records.schema import (
     Environment,
     Finding,
     Header,
+    Outcome,
     Place,
     Proof,
     Segment,
@@ -56,7 +57,7 @@ class Progress:
 
 
 #: What a session yields.
-Outcome = Cell | Loop | Checked | Segment | Progress
+Event = Outcome | Checked | Segment | Progress
 
 
 class Session:
@@ -71,6 +72,7 @@ class Session:
     timing_s: float = 0.0
 
     def __init__(self, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
+        registry.load(job.rooms)  # in the process of a cluster's node
         self._job, self._start = job, start
         self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.brief
         self._compares = job.timed
@@ -143,7 +145,7 @@ class Session:
         elif self._auditor and wrong:  # which may hang, or have ruined the process
             self._auditor.restart()
 
-    def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
+    def run(self, items: Sequence[WorkItem]) -> Iterator[Event]:
         """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its
         process fails alone: the process is replaced and runs the others again.
         """
@@ -156,7 +158,7 @@ class Session:
             left -= len(item.variants)
             done = total - left - len(item.variants)
             for outcome in self._cells(item) if isinstance(item, Cells) else self._others(item):
-                if isinstance(outcome, Cell | Loop):
+                if isinstance(outcome, Outcome):
                     done += 1
                 elif isinstance(outcome, Heartbeat):
                     outcome = Progress(done, total, f"{item.id_of(outcome.variant)} {item.label}".rstrip())
@@ -214,9 +216,9 @@ class Session:
         parts = [name for name in item.variants if name not in slow], [name for name in item.variants if name in slow]
         return [part for part in parts if part]
 
-    def _others(self, item: WorkItem) -> Iterator[Checked | Loop | Segment | Heartbeat]:
+    def _others(self, item: WorkItem) -> Iterator[Checked | Outcome | Segment | Heartbeat]:
         for event in self._settled(self._evaluator, item, item.variants):
-            yield structs.replace(event, process=self._process) if isinstance(event, Loop) else event
+            yield structs.replace(event, process=self._process) if isinstance(event, Outcome) else event
 
     def _compared(self, outputs: Outputs) -> Finding | None:
         """The finding about wrong outputs of a timed launch; None if they are right."""
@@ -269,7 +271,7 @@ class Session:
             death = None
             try:
                 for event in worker.ask(item.of(asked)):
-                    if isinstance(event, Cell | Loop | Audited | Compared):
+                    if isinstance(event, Outcome | Audited | Compared):
                         if event.variant not in pending:
                             raise WorkerDied(f"the worker process sent {event.variant}, which was not requested")
                         pending.remove(event.variant)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from spec_decode_bench.harness.config.work_items import WorkItem
 from spec_decode_bench.harness.session.gpus import SHOWN_EVERY_S, LocalGpu
 from spec_decode_bench.harness.session.messages import Job
-from spec_decode_bench.harness.session.session import Outcome
+from spec_decode_bench.harness.session.session import Event
 
 #: Runs a work item in the session of a lane.
-Run = Callable[[WorkItem], Iterator[Outcome]]
+Run = Callable[[WorkItem], Iterator[Event]]
 Task = Callable[[Run], None]
 
 

@@ -13,8 +13,7 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
-from spec_decode_bench.harness import interpreter
-from spec_decode_bench.harness.config.work_items import Cells, LoopItem, RandomBatches, Verify
+from spec_decode_bench.harness import interpreter, registry
 from spec_decode_bench.harness.session import fork_server
 from spec_decode_bench.harness.session.interrupt import kill_group
 from spec_decode_bench.harness.session.messages import (
@@ -60,6 +59,7 @@ class WorkerSilent(WorkerDied):
 def _serve(connection: Connection, output: Connection, job: Job) -> None:
     """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
     redirect_output(output)
+    registry.load(job.rooms)
     interpreter.choose(job.device)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes would run beside what is timed
     if job.gpu is not None:  # the driver looks at it when it is brought up, which no import does
@@ -115,16 +115,10 @@ def _events(owner: Any, message: Message) -> Iterator[Event]:
     match message:
         case Calibrate():
             return iter([owner.ready() if message.timed else owner.ready(timed=False)])
-        case Cells():
-            return owner.cells(message)
-        case Verify():
-            return owner.verify(message)
-        case RandomBatches():
-            return owner.random_batches(message)
-        case LoopItem():
-            return owner.loop(message)
         case Outputs():
             return owner.compare(message)
+        case _:
+            return message.run(owner)
 
 
 class Worker:

@@ -134,7 +134,7 @@ def _verify_all(
 ) -> None:
     bench = fixture_of(operator, Drawn(point, batch_seed), DEVICE, edit=edit)
     for variant in _healthy(operator.name):
-        is_seldom = variant.origin.startswith("baselines.") if DEVICE == "cuda" else variant.name in seldom
+        is_seldom = variant.folder == "baselines" if DEVICE == "cuda" else variant.name in seldom
         if variant.skip(point) or (is_seldom and batch_seed % SELDOM):
             continue
         try:

@@ -290,7 +290,7 @@ def each(variants):
 def steps_of(variant, interpreted: int) -> int:
     """``interpreted``: where Triton's interpreter runs it, a hundred times slower than a chain."""
     interpreted = interpreted if FULL else interpreted // 4
-    return interpreted if DEVICE == "cpu" and variant.origin.startswith("kernels") else STEPS
+    return interpreted if DEVICE == "cpu" and variant.folder == "kernels" else STEPS
 
 
 @BLOCK_SIZES

@@ -226,7 +226,7 @@ def test_every_random_batch_is_taken_by_its_label(parse, catalog):
         ("decode_native/chian/default", "no variant 'chian' of decode_native; did you mean chain?"),
         ("decode_native/chain/paddng rows", "did you mean padding rows?"),
         ("decode_native/chain/bach_size=3", "no axis 'bach_size'; did you mean batch_size?"),
-        ("loop/chains/concurrency=1", "a decode loop cannot be repeated by --point"),
+        ("loop/chains/concurrency=1", "a decode loop cannot be repeated alone"),
         ("decode_native/chain/batch_size=0", "batch_size=0: must be an integer from 1 to"),
         ("decode_native/chain/batch_size=9000", "must not exceed max_num_batched_tokens"),
     ],

@@ -134,7 +134,7 @@ def run(loops: Sequence[Loop], environment: Environment, name: str = "made_up") 
         environment=environment,
         cells=tuple(one.key for one in loops),
     )
-    return Run(f"{name}.jsonl", header, [], loops=list(loops))
+    return Run(f"{name}.jsonl", header, [], others=list(loops))
 
 
 def many_loops(rng: np.random.Generator, concurrencies: Sequence[int] = (1, 8, 32)) -> list[Loop]:

@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from spec_decode_bench.decode_loop.bindings import bindings_of
 from spec_decode_bench.decode_loop.engine_state import EngineShape
 from spec_decode_bench.decode_loop.expected import expect
 from spec_decode_bench.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
@@ -68,7 +69,7 @@ def workload(seed: int = 0, of: EngineShape | None = None, **changes) -> Workloa
 def parts(of: EngineShape, stack: Mapping[str, str]) -> list[Part]:
     found, known = [], catalog()
     for name, variant in stack.items():
-        operator, binding = known.operators[name], known.bindings[name]
+        operator, binding = known.operators[name], bindings_of(known)[name]
         found.append(Part(operator, known.find(name, variant), binding, operator.complete(binding.axes(of))))
     return found
 

@@ -87,12 +87,12 @@ def test_the_whole_path_without_a_gpu(config, tmp_path):
     assert "CPU miniature, no GPU time: ITL of chains in ms" in done.stdout
     assert "4 passed" in done.stdout
     run = read_run(tmp_path / "out" / "run.jsonl")
-    assert [loop.key for loop in run.loops] == list(run.header.cells)
-    assert {loop.stack: loop.operators["decode_native"] for loop in run.loops} == {
+    assert [loop.key for loop in run.others] == list(run.header.cells)
+    assert {loop.stack: loop.operators["decode_native"] for loop in run.others} == {
         "chains": "chain_clamp",
         "other": "flat_view",
     }
-    for loop in run.loops:
+    for loop in run.others:
         assert [block.number for block in loop.blocks] == list(range(4))
         assert min(us for block in loop.blocks for us in block.itl_us) >= 200
     assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == [
@@ -110,10 +110,10 @@ def test_the_second_run_believes_what_the_first_verified(config, tmp_path):
         assert done.returncode == 0, done.stderr
         assert ("--reverify repeats it" in done.stdout) is (folder == "2")
     first, second = (read_run(tmp_path / folder / "run.jsonl") for folder in ("1", "2"))
-    assert [loop.proofs for loop in first.loops] == [{}] * 4
-    for loop in second.loops:
+    assert [loop.proofs for loop in first.others] == [{}] * 4
+    for loop in second.others:
         assert loop.proofs.keys() == {"/".join(part) for part in loop.operators.items()}
-    assert {"compile", "verify", "time"} == first.loops[0].seconds.keys()
+    assert {"compile", "verify", "time"} == first.others[0].seconds.keys()
 
 
 def test_the_plan_names_every_line(config, tmp_path):
@@ -136,9 +136,9 @@ def test_a_stack_that_goes_wrong_costs_itself(config, tmp_path, launch, status, 
     done = completed(config(launch), "--device", "cpu", "--out", "out", "--variants", "wrong.py")
     assert done.returncode == 1, done.stderr
     run = read_run(tmp_path / "out" / "run.jsonl")
-    assert {loop.stack: loop.status for loop in run.loops} == {"chains": "passed", "other": status}
-    assert len(run.loops) == 4
-    assert all(reason in ending(loop) and not loop.blocks for loop in run.loops if loop.stack == "other")
+    assert {loop.stack: loop.status for loop in run.others} == {"chains": "passed", "other": status}
+    assert len(run.others) == 4
+    assert all(reason in ending(loop) and not loop.blocks for loop in run.others if loop.stack == "other")
     assert reason in done.stdout.replace("\n", " ")
     assert all(isinstance(segment, Segment) for segment in run.segments)
     assert bool(run.segments) == (status == "failed")
@@ -150,12 +150,12 @@ def test_an_interrupted_run_is_completed_loop_by_loop(config, tmp_path):
     path = tmp_path / "out" / "run.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]))  # the header and the first loop
-    before = read_run(path).loops
+    before = read_run(path).others
     resumed = completed(config(), "--device", "cpu", "--resume", "out", "--no-plots")
     assert resumed.returncode == 0, resumed.stderr
     run = read_run(path)
-    assert run.loops[:2] == before
-    assert [loop.key for loop in run.loops] == list(run.header.cells)
+    assert run.others[:2] == before
+    assert [loop.key for loop in run.others] == list(run.header.cells)
     changed = completed(config("chain_clamp"), "--device", "cpu", "--resume", "out")
     assert changed.returncode == 2
     assert "it was recorded with another configuration, decode_loop.stacks" in " ".join(changed.stderr.split())

@@ -85,13 +85,13 @@ def test_a_geometry_may_be_changed_in_every_field(planned):
 
 
 def test_a_miniature_is_small_and_keeps_the_stacks(tmp_path):
-    config = miniature(written(tmp_path, LOOP | {"concurrency": [1, 32, 128]})).config.decode_loop
+    config = miniature(written(tmp_path, LOOP | {"concurrency": [1, 32, 128]})).settings
     assert config.concurrency == [1, 4]
     assert config.model_step_us == [500]
     assert list(config.stacks) == list(STACKS)
 
 
-SHIPPED = [path for path in sorted(CONFIGS.glob("*.yaml")) if load(path).config.decode_loop is not None]
+SHIPPED = [path for path in sorted(CONFIGS.glob("*.yaml")) if load(path).section]
 #: Seconds that the loops of a configuration may take on an H200, without start, verification and simulation.
 MOST_S = 200
 
@@ -102,7 +102,7 @@ def test_a_shipped_loop_fits_five_minutes_and_has_every_kind_of_stack(path, cata
     assert source.config.name == path.stem
     assert path.read_text(encoding="utf-8").startswith("# ")
     groups = plan_loops(source, catalog)
-    config = source.config.decode_loop
+    config = source.settings
     steps = (config.blocks + 1) * config.steps
     taken_s = sum(len(one.stacks) * steps * (one.at.model_step_us + 1000) for one in groups) * 1e-6
     assert len(SHIPPED) == 4

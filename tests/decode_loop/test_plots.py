@@ -65,7 +65,7 @@ def test_the_delta_is_drawn_where_it_is(h200):
 
 
 def test_a_stack_that_failed_costs_itself(h200):
-    loops = list(h200.loops)
+    loops = list(h200.others)
     wrong = [factory_loops.loop("wrong", [], status=Status.MISMATCH, reason="step 3")]
     figure = loop_delta.figure([factory_loops.run([*loops, *wrong], h200.header.environment)])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fused"]
@@ -93,13 +93,13 @@ def test_the_timeline_shows_the_reference_beside_the_last_stack(h200):
 
 def test_the_timeline_shows_the_functions_of_an_engine_in_place_of_the_reference(h200):
     named = {"fused": "vllm_call", "chains": "chains"}
-    loops = [replace(one, stack=named[one.stack]) for one in h200.loops if one.stack in named]
-    shown = texts(loop_timeline.figure([replace(h200, loops=loops)]))
+    loops = [replace(one, stack=named[one.stack]) for one in h200.others if one.stack in named]
+    shown = texts(loop_timeline.figure([replace(h200, others=loops)]))
     assert shown.index("vllm_call, sync") < shown.index("chains, sync")
 
 
 def test_the_timeline_shows_a_step_that_nothing_disturbed(h200):
-    loop = next(one for one in h200.loops if one.trace)
+    loop = next(one for one in h200.others if one.trace)
     _, start, end = loop_timeline._one_step(loop)
     stalled = [replace(span, end_us=end + 3000) if span.name == "schedule" and start <= span.start_us < end else span
                for span in loop.trace]  # fmt: skip
@@ -108,9 +108,9 @@ def test_the_timeline_shows_a_step_that_nothing_disturbed(h200):
 
 def test_stacks_with_limits_are_marked(h200):
     known_failures = {"decode_step/peer at 'B=1'": "never called"}
-    loops = [replace(one, known_failures=known_failures) if one.stack == "fused" else one for one in h200.loops]
+    loops = [replace(one, known_failures=known_failures) if one.stack == "fused" else one for one in h200.others]
     for module in FIGURES:
-        figure = module.figure([replace(h200, loops=loops)])
+        figure = module.figure([replace(h200, others=loops)])
         shown = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
         assert any("fused †" in text for text in shown), module.__name__
         assert any("decode_step/peer at 'B=1' (never called)" in " ".join(text.split()) for text in shown)

@@ -32,7 +32,7 @@ def test_what_is_written_is_read(tmp_path, loops):
     run = factory_loops.run(loops, gpu_environment())
     write_run(run, path)
     again = read_run(path)
-    assert again.loops == loops
+    assert again.others == loops
     assert again.cells == []
     assert again.header.cells == tuple(loop.key for loop in loops)
 
@@ -43,7 +43,7 @@ def test_a_line_cut_short_costs_itself(tmp_path, loops):
     path.write_bytes(path.read_bytes()[:-40])
     again = read_run(path)
     assert again.truncated
-    assert again.loops == loops[:-1]
+    assert again.others == loops[:-1]
 
 
 def test_loops_are_no_shards(loops):

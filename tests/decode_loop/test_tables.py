@@ -50,17 +50,17 @@ def test_measured_beside_modelled(run):
 
 def test_a_stack_without_samples_has_its_reason_below(run):
     failed = replace(
-        run.loops[1], status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens differs")
+        run.others[1], status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens differs")
     )
-    tables = loop_tables(replace(run, loops=[run.loops[0], failed, *run.loops[2:]]))
+    tables = loop_tables(replace(run, others=[run.others[0], failed, *run.others[2:]]))
     assert tables[0].rows[0][-1].text == "mismatch a"
     assert "a: step 3: table lens differs" in tables[0].notes
     assert tables[0].rows[1][-1].text.startswith("−")
 
 
 def test_a_failed_reference_leaves_the_others_their_figures(run):
-    failed = replace(run.loops[0], status=Status.FAILED, blocks=[], **factory.why_not("failed", "killed"))
-    tables = loop_tables(replace(run, loops=[failed, *run.loops[1:]]))
+    failed = replace(run.others[0], status=Status.FAILED, blocks=[], **factory.why_not("failed", "killed"))
+    tables = loop_tables(replace(run, others=[failed, *run.others[1:]]))
     assert tables[0].rows[0][-1].text.startswith("8.")
 
 
@@ -77,8 +77,8 @@ def test_markdown_holds_every_table(run):
 
 def test_every_time_of_a_stack_with_limits_is_marked(run):
     known_failures = {"decode_step/peer at 'B=1'": "never called"}
-    loops = [replace(loop, known_failures=known_failures) if loop.stack == "fused" else loop for loop in run.loops]
-    table = loop_tables(replace(run, loops=loops))[0]
+    loops = [replace(loop, known_failures=known_failures) if loop.stack == "fused" else loop for loop in run.others]
+    table = loop_tables(replace(run, others=loops))[0]
     *_, reference, other = table.rows[0]
     assert other.text.endswith("†")
     assert "†" not in reference.text

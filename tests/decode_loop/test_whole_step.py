@@ -2,6 +2,7 @@
 
 import pytest
 
+from spec_decode_bench.decode_loop.bindings import bindings_of
 from spec_decode_bench.decode_loop.simulation import Simulation
 from tests.decode_loop.loops import catalog, decode_loop, failure, followed, parts, shape, workload
 from tests.runnable import DEVICE
@@ -15,7 +16,7 @@ def by_slot(**changes):
 
 
 def whole(of, variant="op_chain"):
-    return parts(of, {name: variant for name in WHOLE if catalog().bindings[name].applies(of)})
+    return parts(of, {name: variant for name in WHOLE if bindings_of(catalog())[name].applies(of)})
 
 
 def one_by_one(of):

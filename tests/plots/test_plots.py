@@ -19,9 +19,7 @@ from tests import factory
 from tests.tier import few, full
 
 #: Of runs with cells; test_loops.py draws those of decode loops.
-FIGURES = {
-    name: import_module(f"spec_decode_bench.plots.{name}") for name in plots.FIGURES if not name.startswith("loop_")
-}
+FIGURES = {path.rpartition(".")[2]: import_module(path) for path in plots.FIGURES}
 BLACKWELL = factory.gpu_environment("NVIDIA RTX PRO 6000 Blackwell Server Edition", "Blackwell", "sm_120", dirty=True)
 MTP3 = (1, 2, 4, 8, 12, 16, 32, 64, 128, 256)
 

@@ -268,7 +268,7 @@ def test_sglangs_grid_covers_the_longest_request():
 
 
 def test_all_of_them_are_listed_with_what_they_need():
-    found = {v.id: v for v in discover().variants if v.origin.startswith("upstream.")}
+    found = {v.id: v for v in discover().variants if v.folder == "upstream"}
     assert len(found) >= 6
     assert not discover().broken
     for one in found.values():

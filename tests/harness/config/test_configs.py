@@ -14,7 +14,7 @@ from spec_decode_bench.harness.contract import Point
 
 SHIPPED = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 #: Those with a sweep over variants of ours: test_decode_loop.py and test_gate_upstream.py look at the others.
-CONFIGS = [path for path in SHIPPED if load(path).config.decode_loop is None and path.stem != "vllm"]
+CONFIGS = [path for path in SHIPPED if load(path).section is None and path.stem != "vllm"]
 #: As many as an H200 measures in five minutes in the slower configurations.
 MAX_CELLS = 360
 
@@ -23,7 +23,7 @@ def planned(path, catalog):
     """(operator, point, variant) of every cell that would be measured on a GPU without the variants of upstream/, whose
     skip= asks the installed package.
     """
-    ours = [variant for variant in catalog.variants if not variant.origin.startswith("upstream.")]
+    ours = [variant for variant in catalog.variants if variant.folder != "upstream"]
     items = plan(load(path), catalog.operators, ours)
     cells = [
         (catalog.operators[item.operator], Point(item.axes), catalog.find(item.operator, name))

@@ -14,7 +14,7 @@ SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 
 
 def test_the_schema_is_up_to_date():
-    """Else: python -m spec_decode_bench.harness.config.schema > configs/schema.json"""
+    """Else: python -m tools.schema > configs/schema.json"""
     assert json.loads((CONFIGS / "schema.json").read_text(encoding="utf-8")) == schema()
 
 

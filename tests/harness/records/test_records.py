@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from spec_decode_bench.cli import run_report
+from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
 from spec_decode_bench.harness.records.file import Writer, read_run, write_run
-from spec_decode_bench.harness.records.schema import Cell, Code, Metrics, Reason, RecordError, Segment
+from spec_decode_bench.harness.records.schema import Cell, Code, Metrics, Reason, RecordError, Segment, UnknownLine
 from spec_decode_bench.harness.wording import printable
 from tests import factory
 from tests.tier import examples
@@ -204,3 +205,15 @@ def test_a_second_header_is_refused(written):
     written.path.write_bytes(written.content + written.content)
     line = written.content.count(b"\n") + 1
     assert f"{written.path}:{line}: a second header; " in refused(written.path)
+
+
+def test_a_line_of_an_unknown_kind_is_kept_and_counted(written, tmp_path):
+    """As of a newer version, or of a room that is missing here."""
+    writer = Writer(written.path, resume=True)
+    writer.write(UnknownLine("engine_step", b'{"line":"engine_step","us":[1.5]}'))
+    writer.close()
+    run = read_run(written.path)
+    assert run.cells == written.cells
+    assert unknown_line_warnings(run) == [f"{written.path} holds 1 line of kind 'engine_step', unknown here"]
+    write_run(run, tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == written.path.read_bytes()

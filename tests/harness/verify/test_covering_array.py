@@ -105,7 +105,7 @@ def test_declared_sizes_are_tried_with_their_neighbours(name):
 def test_pytorch_variants_pass(name):
     """At every point on a GPU. On a CPU at one in six, or at eight, as the scalar references take minutes for all."""
     operator = CATALOG.operators[name]
-    variants = [v for v in healthy(name) if v.origin.startswith("baselines.")]
+    variants = [v for v in healthy(name) if v.folder == "baselines"]
     assert variants
     for point in points_of(name) if DEVICE == "cuda" else few(points_of(name)[::6], 8):
         fixture = Fixture(operator, point, DEVICE, SEED, batches=2)
@@ -119,7 +119,7 @@ def test_pytorch_variants_pass(name):
 
 
 @pytest.mark.parametrize(
-    "variant", [v for v in healthy() if v.origin.startswith("kernels.") and v.operator in OPERATORS], ids=lambda v: v.id
+    "variant", [v for v in healthy() if v.folder == "kernels" and v.operator in OPERATORS], ids=lambda v: v.id
 )
 def test_fused_variants_pass_a_sample(variant):
     operator = CATALOG.operators[variant.operator]

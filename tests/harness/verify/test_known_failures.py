@@ -144,7 +144,7 @@ def test_a_limit_needs_a_name_that_exists_and_a_reason(write, known_failures, wo
 
 
 def test_nothing_of_the_project_carries_limits():
-    ours = [v for v in discover().variants if v.origin.partition(".")[0] in ("baselines", "kernels", "examples")]
+    ours = [v for v in discover().variants if v.folder in ("baselines", "kernels", "examples")]
     assert ours
     assert not [v.id for v in ours if v.known_failures]
 

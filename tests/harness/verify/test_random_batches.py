@@ -69,7 +69,7 @@ def findings_of(*of, **options):
 def test_healthy_variants_pass(name):
     operator = CATALOG.operators[name]
     for variant in healthy(name):
-        if variant.origin.startswith("baselines."):
+        if variant.folder == "baselines":
             findings = findings_of(operator, variant, DEVICE, 3, 15)
             assert [f for f in findings if f.status not in ("passed", "skipped")] == []
             assert {f.place for f in findings} == {"random_batch"}
