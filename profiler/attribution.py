@@ -41,7 +41,6 @@ class _Call:
     end: int
     api: list[ApiCall] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    in_foreign: int = 0
 
 
 class _Intervals:
@@ -69,7 +68,6 @@ def attribute(trace: Trace) -> Attribution:
     calls = _calls(trace.ranges)
     inside = _Intervals((span.thread, span.start, span.end, number) for number, (span, _) in enumerate(calls))
     cell_calls = [call for _, call in calls]
-    outermost = _Intervals((thread, start, end, 0) for thread, start, end in _outermost(trace.foreign))
     by_correlation: dict[tuple[int, int], ApiCall] = {}
     lost: Counter[str] = Counter()
     lost_us: Counter[str] = Counter()
@@ -94,7 +92,6 @@ def attribute(trace: Trace) -> Attribution:
         attributed += 1
         device_ns_attributed += operation.end - operation.start
         cell_calls[number].operations.append(operation)
-        cell_calls[number].in_foreign += outermost.at(submitted.thread, submitted.start) is not None
     host_ns, host_ns_attributed = _host_time(trace)
     share = Share(
         operations=len(trace.operations),
@@ -187,7 +184,6 @@ def _row(cell: str, phase: str, calls: Sequence[_Call]) -> Row:
         memsets=kinds["memset"],
         graphs=kinds["graph"],
         api_calls=sum(len(call.api) for call in calls),
-        in_foreign=sum(call.in_foreign for call in calls),
         host_us=[_us(call.end - call.start) for call in calls],
         submit_us=[_us(sum(api.end - api.start for api in call.api if not api.waits)) for call in calls],
         wait_us=[_us(sum(api.end - api.start for api in call.api if api.waits)) for call in calls],

@@ -79,5 +79,3 @@ def _add_ranges(trace: Trace, annotations: list[tuple[int, int, int, str]]) -> N
             trace.ranges.append(Range(cell[2], name, thread, start, end))
         elif name == CALL:
             trace.ranges.append(Range(cell[2], CALL, thread, start, end))
-        else:
-            trace.foreign.append((thread, start, end))

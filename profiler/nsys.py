@@ -104,7 +104,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
 
 
 def _add_ranges(connection: sqlite3.Connection, strings: Mapping[int, str], trace: Trace, path: Path) -> None:
-    """Ranges of the suite's domain with their categories; of other domains only when they were."""
+    """Ranges of the suite's domain with their categories."""
     query = (
         'SELECT eventType, start, "end", text, textId, globalTid, domainId, category FROM NVTX_EVENTS ORDER BY start'
     )
@@ -126,8 +126,6 @@ def _add_ranges(connection: sqlite3.Connection, strings: Mapping[int, str], trac
         if (process, domain) in domains:
             phase = categories.get((process, domain, category), "")
             trace.ranges.append(Range(name, phase, thread, start, end))
-        else:
-            trace.foreign.append((thread, start, end))
 
 
 def _operations(

@@ -64,7 +64,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kernels, memcpys, memsets, graphs: operations of the device; a graph counts as one where the tool does not show its
                 nodes.
     api_calls:  calls of the CUDA runtime and driver, those that wait included.
-    in_foreign: operations whose launch lies in a range of another domain inside of the cell's, such as CUB's.
     host_us:    length of the range.
     submit_us:  in API calls that do not wait. wait_us: in those that do.
     device_us:  in which the device worked. gap_us: between its operations, from the first to the last.
@@ -78,7 +77,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memsets: int = 0
     graphs: int = 0
     api_calls: int = 0
-    in_foreign: int = 0
     host_us: list[Us] = []
     submit_us: list[Us] = []
     wait_us: list[Us] = []

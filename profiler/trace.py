@@ -53,14 +53,13 @@ class Operation:
 
 @dataclass
 class Trace:
-    """tool_version: as the file has it. foreign: (thread, start, end) of ranges of other domains."""
+    """tool_version: as the file has it. ranges: of the suite's domain."""
 
     tool: str
     tool_version: str
     ranges: list[Range] = field(default_factory=list)
     calls: list[ApiCall] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    foreign: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class ReportError(Exception):

@@ -49,14 +49,6 @@ def test_calls_are_told_apart_and_gaps_are_between_the_operations_of_one():
     assert (graph.device_us, graph.gap_us) == ([0.15], [0.05])
 
 
-def test_a_foreign_range_inside_of_a_cell_is_folded_into_it():
-    """CUB's range is the innermost one around the second launch of each call."""
-    found = attribute(trace(foreign=[(THREAD, 290, 410), (THREAD, 1290, 1410), (THREAD, 1295, 1405)]))
-    eager = found.rows[0]
-    assert (eager.kernels, eager.in_foreign) == (4, 2)
-    assert found.share.of_operations == 1.0
-
-
 def test_a_kernel_that_runs_after_its_range_belongs_to_the_range_that_launched_it():
     late = trace(calls=[api("cuLaunchKernel", 3850, 3860, 9)], operations=[kernel(5000, 5100, 9)])
     assert attribute(late).rows[1].kernels == 3
