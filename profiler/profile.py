@@ -20,6 +20,7 @@ from spec_decode_bench.harness.command.recording import command_line, new_folder
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Cells, keys_of
 from spec_decode_bench.harness.discover import ROOT, Catalog
+from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.report.console import print_tables
@@ -58,7 +59,7 @@ _SUFFIXES = {".sqlite": "nsys", ".nsys-rep": "nsys", ".csv": "ncu", ".ncu-rep": 
 _END_LIMIT_S = 10.0
 
 
-class ProfileError(Exception):
+class ProfileError(UsageError):
     """A tool cannot be used; the message says why, with the remedy."""
 
 

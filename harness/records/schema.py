@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from spec_decode_bench.harness.errors import UsageError
+
 if TYPE_CHECKING:
     from spec_decode_bench.decode_loop.records import Loop
 
@@ -133,7 +135,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     passed_checks: tuple[str, ...] = ()
 
 
-class RecordError(Exception):
+class RecordError(UsageError):
     """A record file cannot be read or written; the message says which one and why."""
 
 
