@@ -138,7 +138,9 @@ def gate_command(options: argparse.Namespace) -> int:
 
 
 def merge_command(options: argparse.Namespace) -> int:
-    from spec_decode_bench.cli.run_report import exit_code, refuse_foreign_table, report
+    from spec_decode_bench.cli.run_report import report
+    from spec_decode_bench.harness.command.table_file import refuse_foreign_table
+    from spec_decode_bench.harness.command.verdict import exit_code
 
     runs = [read_run(record_path(path)) for path in options.runs]
     path = options.out / "run.jsonl"

@@ -1,9 +1,8 @@
-"""What a run shows and draws when it has ended, and its exit code."""
+"""What a run shows and draws when it has ended."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -12,11 +11,11 @@ from rich.text import Text
 
 from spec_decode_bench.decode_loop.tables import PERCENTILES, loop_tables
 from spec_decode_bench.harness.analysis.seconds import seconds_of
+from spec_decode_bench.harness.command.table_file import TABLE, write_tables
 from spec_decode_bench.harness.discover import ROOT
-from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.records.schema import RecordError, Run, sources_compile
+from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.report.console import (
     print_calibration_errors,
     print_compiled,
@@ -27,29 +26,11 @@ from spec_decode_bench.harness.report.console import (
     print_tables,
     warn,
 )
-from spec_decode_bench.harness.report.table import Table, markdown
+from spec_decode_bench.harness.report.table import Table
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
-#: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
-TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.jsonl -->"
-
-
-def exit_code(run: Run) -> int:
-    """1 where a CUDA source does not compile, or a cell or a stack is a mismatch or failed."""
-    fine = sources_compile(run.header.compiled) and not any(line.status.is_bad for line in (*run.cells, *run.loops))
-    return OK if fine else BAD
-
-
-def refuse_foreign_table(folder: Path) -> None:
-    """Raises RecordError where a new run would overwrite a table.md that none of this suite's runs wrote."""
-    path = folder / TABLE
-    with suppress(OSError):
-        if path.exists() and not path.read_bytes().startswith(OURS.encode()):
-            raise RecordError(
-                f"{path} was not written by a run and would be overwritten; choose another folder with --out"
-            )
 
 
 def print_run(console: Console, run: Run) -> list[Table]:
@@ -70,12 +51,17 @@ def print_run(console: Console, run: Run) -> list[Table]:
     return tables
 
 
+def load_plots() -> None:
+    """Matplotlib, which takes a second."""
+    from spec_decode_bench.plots import _style  # noqa: F401
+
+
 def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
     """Tables on screen and in ``folder``/table.md, plots beside it."""
     began = time.monotonic()
     tables = print_run(console, run)
     print_seconds(console, seconds_of(run))
-    (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
+    write_tables(folder, tables)
     drawn, references = [], []
     if (run.cells or run.loops) and not no_plots:
         from spec_decode_bench.plots import draw_all

@@ -187,10 +187,10 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
 
 
 def test_an_interrupt_while_plots_are_drawn_leaves_a_complete_record(bench, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spec_decode_bench.harness.command.recording.report", interrupt)
+    monkeypatch.setattr("spec_decode_bench.cli.run.report", interrupt)
     code, _, err, _ = bench("--out", "my runs")
     said = (
         "the record my runs/run.jsonl is complete; draw its plots with python bench.py plot 'my runs' --out 'my runs'"
