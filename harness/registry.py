@@ -1,8 +1,8 @@
 """What rooms add to the instrument, which knows none of them by name.
 
-A room registers on import of its module ``registration``. bench.py imports those of all rooms before a command runs, and
-a job carries their names to worker processes, on other machines too. Every registration is light: no torch, and whatever
-is slow to load is imported in the function that needs it.
+A room registers on import of its module ``registration``. bench.py imports those of all rooms before a command runs,
+and a job carries their names to worker processes, on other machines too. Every registration is light: no torch, and
+whatever is slow to load is imported in the function that needs it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 MODULES: list[str] = []
 #: Lines that doctor prints: (console, device) -> None.
 DOCTOR: list[Callable[[Any, str], None]] = []
-#: What ``plot`` draws beside records: (path, folder, name of the picture) -> files written, None for another file.
-DRAWERS: list[Callable[[Path, Path, str], Sequence[Path] | None]] = []
+#: Draws a file that is no record: (folder, number of the picture, "" for the only one) -> files written.
+Drawer = Callable[[Path, str], Sequence[Path]]
+#: What ``plot`` draws beside records: path of a file or folder -> what draws it, None for another one.
+DRAWERS: list[Callable[[Path], Drawer | None]] = []
 
 
 def load(modules: Sequence[str]) -> None:
