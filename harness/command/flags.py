@@ -76,7 +76,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 
 
 def add_only(parser: argparse.ArgumentParser) -> None:
-    cells = "keep the cells that match, 'decode_flatten/triton*', or leave them out, '!*/compiled*'; repeatable"
+    cells = "keep the cells that match, 'OPERATOR/triton*', or leave them out, '!*/compiled*'; repeatable"
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help=cells)
 
 
