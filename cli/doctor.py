@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis import estimators
 from spec_decode_bench.harness.analysis.cache_states import CHASE_LABELS, SERVING, chase_medians
 from spec_decode_bench.harness.analysis.estimators import ESTIMATORS, Estimator, Residual
@@ -19,7 +20,6 @@ from spec_decode_bench.harness.report.console import print_calibration_errors, p
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session, header
 from spec_decode_bench.harness.wording import signed
-from spec_decode_bench.profiler import tools
 
 #: The state that checks most: the inputs must be in L2, the rest in memory.
 CACHE = SERVING.name
@@ -34,8 +34,9 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
         ready = session.ready
     print_environment(console, ready.environment)
     console.print()
-    print_profilers(console, ready.environment.device)
-    console.print()
+    for print_lines in registry.DOCTOR:
+        print_lines(console, ready.environment.device)
+        console.print()
     if ready.calibration is None:
         console.print(
             Text("no GPU: PyTorch variants are timed by the wall clock of one thread, which needs no calibration")
@@ -54,28 +55,6 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
         config = {"name": "doctor", "measure": {"cache": CACHE}}
         _write(console, header(ready, config, command="python bench.py doctor", seed=0), out)
     return not errors
-
-
-def print_profilers(console: Console, device: str) -> None:
-    """A row for each tool that looks into a run: its version and place, or why it is not usable and the remedy."""
-    import torch
-
-    from spec_decode_bench.harness.nvtx_ranges import is_listened_to, version
-
-    rows = []
-    refused = tools.counters_refused() if device == "cuda" else None
-    for name, title in tools.NAMES.items():
-        tool = tools.find(name)
-        state = tool.problem or f"{tool.version}, {tool.path}"
-        if name == "ncu" and tool.problem is None and refused:
-            state += f"; not usable: {refused}"
-        rows.append((title, state))
-    activities = torch.profiler.supported_activities()
-    cupti = torch.profiler.ProfilerActivity.CUDA in activities
-    without = "" if cupti else "; sees no GPU: needs a CUDA build of torch"
-    rows.append(("torch.profiler", f"{torch.__version__}{', with CUPTI' if cupti else without}"))
-    rows.append(("NVTX", f"{version()}{', a tool listens' if is_listened_to() else ''}"))
-    print_rows(console, ("to profile", ""), rows)
 
 
 def _write(console: Console, line: Header, out: Path) -> None:

@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from msgspec import structs
 from rich.text import Text
 
+from spec_decode_bench.cli.run_report import load_plots, report
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.command.planning import (
     cells_of,
@@ -199,7 +201,8 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
         hashes,
         point_command(options, source),
         out,
-        options.no_plots,
+        partial(report, no_plots=options.no_plots),
+        (lambda: None) if options.no_plots else load_plots,
         options.shard,
         resumed,
         options.reverify,

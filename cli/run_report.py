@@ -1,9 +1,8 @@
-"""What a run shows and draws when it has ended, and its exit code."""
+"""What a run shows and draws when it has ended."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -12,11 +11,10 @@ from rich.text import Text
 
 from spec_decode_bench.harness.analysis.seconds import seconds_of
 from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
-from spec_decode_bench.harness.command.verdict import verified_nothing
+from spec_decode_bench.harness.command.table_file import write_tables
 from spec_decode_bench.harness.discover import ROOT
-from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.records.schema import RecordError, Run, sources_compile
+from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.registry import section_of
 from spec_decode_bench.harness.report.console import (
     print_calibration_errors,
@@ -28,36 +26,11 @@ from spec_decode_bench.harness.report.console import (
     print_tables,
     warn,
 )
-from spec_decode_bench.harness.report.table import Table, markdown
+from spec_decode_bench.harness.report.table import Table
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
-#: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
-TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.jsonl -->"
-
-
-def exit_code(run: Run) -> int:
-    """1 where a CUDA source does not compile, or a cell or a stack is a mismatch or failed; 2 where all of them are
-    skipped or unavailable, which stderr then says.
-    """
-    lines = run.outcomes
-    if not sources_compile(run.header.compiled) or any(line.status.is_bad for line in lines):
-        return BAD
-    if not lines or any(line.status.is_verdict for line in lines):
-        return OK
-    noun = "line" if run.others else "cell"
-    return verified_nothing((line.reason for line in lines), noun, compiled=bool(run.header.compiled))
-
-
-def refuse_foreign_table(folder: Path) -> None:
-    """Raises RecordError where a new run would overwrite a table.md that none of this suite's runs wrote."""
-    path = folder / TABLE
-    with suppress(OSError):
-        if path.exists() and not path.read_bytes().startswith(OURS.encode()):
-            raise RecordError(
-                f"{path} was not written by a run and would be overwritten; choose another folder with --out"
-            )
 
 
 def print_run(console: Console, run: Run) -> list[Table]:
@@ -77,12 +50,17 @@ def print_run(console: Console, run: Run) -> list[Table]:
     return tables
 
 
+def load_plots() -> None:
+    """Matplotlib, which takes a second."""
+    from spec_decode_bench.plots import _style  # noqa: F401
+
+
 def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
     """Tables on screen and in ``folder``/table.md, plots beside it."""
     began = time.monotonic()
     tables = print_run(console, run)
     print_seconds(console, seconds_of(run))
-    (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
+    write_tables(folder, tables)
     drawn, references = [], []
     if run.outcomes and not no_plots:
         from spec_decode_bench.plots import draw_all

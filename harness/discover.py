@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
+from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.import_by_content import ROOT, SUITE, ContentLoader
 from spec_decode_bench.harness.packages import is_there
 from spec_decode_bench.harness.records.schema import Code, Reason
@@ -36,7 +37,7 @@ UPSTREAM = "upstream"
 MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
 
 
-class DiscoveryError(Exception):
+class DiscoveryError(UsageError):
     """A file given with --variants cannot be used."""
 
 

@@ -60,8 +60,10 @@ COLLECTED: list[type] = []
 FIGURES: list[str] = []
 #: Lines that doctor prints: (console, device) -> None.
 DOCTOR: list[Callable[[Any, str], None]] = []
-#: What ``plot`` draws beside records: (path, folder, name of the picture) -> files written, None for another file.
-DRAWERS: list[Callable[[Path, Path, str], Sequence[Path] | None]] = []
+#: Draws a file that is no record: (folder, number of the picture, "" for the only one) -> files written.
+Drawer = Callable[[Path, str], Sequence[Path]]
+#: What ``plot`` draws beside records: path of a file or folder -> what draws it, None for another one.
+DRAWERS: list[Callable[[Path], Drawer | None]] = []
 
 
 def load(modules: Sequence[str]) -> None:

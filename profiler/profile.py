@@ -15,15 +15,15 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from spec_decode_bench.cli.run_report import OURS, TABLE, refuse_foreign_table
 from spec_decode_bench.harness.command.recording import command_line, new_folder
+from spec_decode_bench.harness.command.table_file import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Cells, keys_of
 from spec_decode_bench.harness.discover import ROOT, Catalog
+from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.report.console import print_tables
-from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.wording import counted, did_you_mean, program
@@ -48,8 +48,6 @@ CALLS, CALLS_NCU = 10, 1
 PARTIAL = "incomplete"
 #: What the profiler and the profiled process print.
 LOG = "profiler.log"
-#: The metric, without its suffix.
-TIMELINE = "timeline"
 #: Tool -> the file that is attributed.
 REPORTS = {"nsys": "report.sqlite", "ncu": "report.csv", "torch": "trace.json.gz"}
 #: End of a file's name -> the tool that wrote it.
@@ -58,7 +56,7 @@ _SUFFIXES = {".sqlite": "nsys", ".nsys-rep": "nsys", ".csv": "ncu", ".ncu-rep": 
 _END_LIMIT_S = 10.0
 
 
-class ProfileError(Exception):
+class ProfileError(UsageError):
     """A tool cannot be used; the message says why, with the remedy."""
 
 
@@ -347,11 +345,10 @@ def publish(console: Console, request: Request, profile: Profile, record: Run | 
     lines = summary(profile)
     for line in lines:
         console.print(Text(line))
-    text = "\n\n".join(lines)
-    (out / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}\n{text}\n", encoding="utf-8")
+    write_tables(out, tables, below="\n" + "\n\n".join(lines) + "\n")
     drawn = []
     if not request.no_plots and profile.steps:
-        from spec_decode_bench.profiler.plots.step_timeline import draw
+        from spec_decode_bench.profiler.plots.step_timeline import TIMELINE, draw
 
         drawn = draw(profile, out / TIMELINE)
     console.print(Text(f"profile, table{' and timeline' if drawn else ''}: {out}"))

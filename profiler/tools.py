@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
+from spec_decode_bench.harness.report.console import print_rows
 from spec_decode_bench.harness.wording import first_line
 
 #: Where installers put the tools, the newest version last in the order of names.
@@ -102,6 +105,28 @@ def _examined(name: str, path: str) -> Tool:
 
 def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def print_tools(console: Console, device: str) -> None:
+    """A row for each tool that looks into a run: its version and place, or why it is not usable and the remedy."""
+    import torch
+
+    from spec_decode_bench.harness.nvtx_ranges import is_listened_to, version
+
+    rows = []
+    refused = counters_refused() if device == "cuda" else None
+    for name, title in NAMES.items():
+        tool = find(name)
+        state = tool.problem or f"{tool.version}, {tool.path}"
+        if name == "ncu" and tool.problem is None and refused:
+            state += f"; not usable: {refused}"
+        rows.append((title, state))
+    activities = torch.profiler.supported_activities()
+    cupti = torch.profiler.ProfilerActivity.CUDA in activities
+    without = "" if cupti else "; sees no GPU: needs a CUDA build of torch"
+    rows.append(("torch.profiler", f"{torch.__version__}{', with CUPTI' if cupti else without}"))
+    rows.append(("NVTX", f"{version()}{', a tool listens' if is_listened_to() else ''}"))
+    print_rows(console, ("to profile", ""), rows)
 
 
 # --- permissions ------------------------------------------------------------------------------------------------------

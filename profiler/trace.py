@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.timing.api_calls import waits
 
 #: Category of the range around one call; those of the ranges around them are the phases.
@@ -62,5 +63,5 @@ class Trace:
     operations: list[Operation] = field(default_factory=list)
 
 
-class ReportError(Exception):
+class ReportError(UsageError):
     """A profiler's file cannot be used; the message says which one and why."""

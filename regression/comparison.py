@@ -19,6 +19,7 @@ import numpy as np
 from spec_decode_bench.harness.analysis import stats
 from spec_decode_bench.harness.analysis.stats import Interval
 from spec_decode_bench.harness.analysis.warnings import known_failure_warnings, measurement_warnings
+from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE
 from spec_decode_bench.harness.records.differences import Difference, differences
 from spec_decode_bench.harness.records.endings import ending
@@ -44,7 +45,7 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan)
 MACHINE_SPREAD = 0.03
 
 
-class CompareError(Exception):
+class CompareError(UsageError):
     """The sides cannot be compared as asked; the message says why. Exit code 2."""
 
 

@@ -17,7 +17,7 @@ from spec_decode_bench.harness.session import proofs
 from tests import tier
 
 TESTS = Path(__file__).parent
-registry.load(bench.ROOMS)
+registry.load(bench.REGISTRATIONS)
 
 # Tests start hundreds of processes, which would all compile the same files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -60,7 +60,7 @@ from spec_decode_bench.profiler.tables import profile_tables
 from spec_decode_bench.profiler.tables import summary as summary_of
 from tools.mutate import all_cases, tally
 
-registry.load(bench.ROOMS)
+registry.load(bench.REGISTRATIONS)
 
 REFERENCE = Path("results", "reference")
 BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)

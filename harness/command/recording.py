@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Self
 
 from msgspec import structs
 from rich.console import Console
 
-from spec_decode_bench.cli.run_report import exit_code, refuse_foreign_table, report
+from spec_decode_bench.harness.command.table_file import refuse_foreign_table
+from spec_decode_bench.harness.command.verdict import exit_code
 from spec_decode_bench.harness.config.load import Source
 from spec_decode_bench.harness.config.work_items import Cells, Planned, keys_of, with_keys
 from spec_decode_bench.harness.discover import Catalog
@@ -60,6 +60,8 @@ class Plan:
     sources:  hashes of the files that the cells depend on, of when they were planned.
     repeat:   the command that verifies a variant at one place: (key, seed) -> text.
     out:      folder of the record; None for a new one in results/.
+    report:   shows the record and writes its tables and plots: (console, run, folder).
+    preload:  loads what ``report`` needs, in a thread, while the processes start.
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
     reverify: whether to verify variants that are remembered as proven, too.
@@ -74,7 +76,8 @@ class Plan:
     sources: dict[str, str]
     repeat: Callable[[str, int], str]
     out: Path | None
-    no_plots: bool
+    report: Callable[[Console, Run, Path], None]
+    preload: Callable[[], None]
     shard: str | None = None
     resumed: Run | None = None
     reverify: bool = False
@@ -134,7 +137,7 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
     finally:
         writer.close()
     try:
-        report(console, run, path.parent, plan.no_plots)
+        plan.report(console, run, path.parent)
     except KeyboardInterrupt:
         ending.interrupted = True
     except OSError as error:
@@ -171,8 +174,7 @@ def _measured(
     with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
         try:
             code = thread.submit(_code, plan).result  # while the processes start
-            if not plan.no_plots:
-                thread.submit(import_module, "spec_decode_bench.plots._style")  # matplotlib, which takes a second
+            thread.submit(plan.preload)
         except RuntimeError:  # the system starts no thread; the session, which needs some, says so
             code = partial(_code, plan)
         try:

@@ -1,4 +1,4 @@
-"""How a command ends that could verify nothing, as every cell was skipped or unavailable: not as if all were well."""
+"""How a run ends: its exit code, and what is said where nothing could be verified."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from spec_decode_bench.harness.analysis.warnings import abbreviated
-from spec_decode_bench.harness.exit_codes import USAGE
+from spec_decode_bench.harness.exit_codes import BAD, OK, USAGE
 from spec_decode_bench.harness.records.endings import of_reason
-from spec_decode_bench.harness.records.schema import Code, Reason
+from spec_decode_bench.harness.records.schema import Code, Reason, Run, sources_compile
 from spec_decode_bench.harness.report.console import print_to_stderr
 from spec_decode_bench.harness.wording import counted
+
+
+def exit_code(run: Run) -> int:
+    """1 where a CUDA source does not compile, or a line is a mismatch or failed; 2 where all are skipped or
+    unavailable, which stderr then says.
+    """
+    lines = run.outcomes
+    if not sources_compile(run.header.compiled) or any(line.status.is_bad for line in lines):
+        return BAD
+    if not lines or any(line.status.is_verdict for line in lines):
+        return OK
+    noun = "line" if run.others else "cell"
+    return verified_nothing((line.reason for line in lines), noun, compiled=bool(run.header.compiled))
 
 
 def reasons_in_words(reasons: Iterable[Reason | None], noun: str) -> str:

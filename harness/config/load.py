@@ -19,6 +19,7 @@ import yaml
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.cache_states import CacheName
 from spec_decode_bench.harness.analysis.itl_tpot import ServingModel
+from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -37,7 +38,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-class ConfigError(Exception):
+class ConfigError(UsageError):
     """A configuration cannot be used. The message starts with file, line and key path where they are known."""
 
 

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from spec_decode_bench.harness.errors import UsageError
+
 SCHEMA_VERSION = 3
 
 #: Microseconds.
@@ -135,7 +137,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     passed_checks: tuple[str, ...] = ()
 
 
-class RecordError(Exception):
+class RecordError(UsageError):
     """A record file cannot be read or written; the message says which one and why."""
 
 

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from spec_decode_bench.harness import interpreter, registry
+from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.session import fork_server
 from spec_decode_bench.harness.session.interrupt import kill_group
 from spec_decode_bench.harness.session.messages import (
@@ -44,7 +45,7 @@ EXIT_LIMIT_S = 10.0
 GONE_LIMIT_S = 60.0
 
 
-class RunError(Exception):
+class RunError(UsageError):
     """No worker is available: the run cannot start, or cannot go on after a worker died. The message says why."""
 
 

@@ -16,6 +16,8 @@ from spec_decode_bench.plots._lanes import Bar, draw_lanes
 from spec_decode_bench.plots._style import LABEL_PT, commit, finish, machine, new_figure, save
 from spec_decode_bench.profiler.records import PHASES, Profile, Span, Step
 
+#: Name of the picture, without its suffix.
+TIMELINE = "timeline"
 ROW_IN = 1.7
 #: Kind of a span -> its words and colour, in the order of the legend. What the host does between API calls is grey.
 COLOURS = {

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,12 +17,12 @@ import pytest
 import torch
 
 from spec_decode_bench import bench
-from spec_decode_bench.cli.run_report import exit_code
+from spec_decode_bench.harness.command.verdict import exit_code
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session.interrupt import signals_interrupt
 from tests import factory
-from tests.processes import errors, has_ended, listening
+from tests.processes import errors, has_ended, listening, run_python
 from tests.tier import few, full
 
 ROOT = Path(__file__).parents[2]
@@ -669,11 +668,31 @@ def test_what_is_wrong_is_said_in_one_sentence(arguments, words, config, no_work
     assert "Traceback" not in err
 
 
-def test_every_command_of_the_command_line_has_its_function_and_help():
-    for name, command in bench.COMMANDS.items():
-        module, _, function = command.runs.partition(":")
-        assert callable(getattr(import_module(f"spec_decode_bench.cli.{module}"), function))
-        assert call(name, "--help")[0] == 0
+def test_every_command_of_the_rooms_has_its_function_and_help():
+    commands = bench.commands()
+    assert tuple(commands) == bench.ORDER
+    for name, command in commands.items():
+        assert callable(command.run)
+        code, out, _ = call(name, "--help")
+        assert code == 0
+        assert all(example in out for example in command.EXAMPLES)
+
+
+def test_help_loads_nothing_that_is_slow():
+    """Neither do the commands' own help, nor what rooms add to the instrument."""
+    arguments = [["--help"], *([name, "--help"] for name in bench.ORDER)]
+    program = f"""
+import contextlib, io, sys
+from spec_decode_bench import bench
+from spec_decode_bench.harness import registry
+for arguments in {arguments}:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        bench.main(arguments)
+registry.load(bench.REGISTRATIONS)
+print(*{{"torch", "numpy", "rich", "msgspec", "yaml", "matplotlib"}} & set(sys.modules))
+"""
+    done = run_python(program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
 
 
 def test_list_json_is_for_programs(device, adversaries):

@@ -245,4 +245,5 @@ def test_doctor_without_a_gpu_has_nothing_to_calibrate_and_is_fine(tmp_path, mon
     code, out, err = call("doctor", "--device", "cpu", "--out", "out")
     assert (code, err) == (0, "")
     assert "which needs no calibration" in says(out)
+    assert re.search(r"to profile .*Nsight Systems .*torch\.profiler .*NVTX", says(out))  # the profiler's lines
     assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spec_decode_bench.cli import commands
+from spec_decode_bench.harness.command.reading import chosen_runs
 from spec_decode_bench.harness.config.sweep import cells
 from spec_decode_bench.harness.config.work_items import Cells
 from spec_decode_bench.harness.discover import discover
@@ -205,10 +205,10 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
 
 
 def test_an_interrupt_while_plots_are_drawn_leaves_a_complete_record(bench, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spec_decode_bench.harness.command.recording.report", interrupt)
+    monkeypatch.setattr("spec_decode_bench.cli.run.report", interrupt)
     code, _, err, _ = bench("--out", "my runs")
     said = (
         "the record my runs/run.jsonl is complete; draw its plots with python bench.py plot 'my runs' --out 'my runs'"
@@ -248,7 +248,7 @@ def test_a_table_of_somebody_else_is_not_overwritten(bench, tmp_path):
 def test_an_incomplete_record_is_not_drawn_silently(bench, capsys):
     bench("--out", "out", dies_after=3)
     capsys.readouterr()
-    assert len(commands._chosen_runs(["out"], [])) == 1
+    assert len(chosen_runs(["out"], [])) == 1
     assert says(capsys.readouterr().err) == (
         "warning: out/run.jsonl lacks 1 of 4 planned cells; complete it with --resume out/run.jsonl"
     )

@@ -1,0 +1,84 @@
+"""`bench.py verify`: check variants on many more points."""
+
+from __future__ import annotations
+
+import argparse
+
+from spec_decode_bench.harness.command import flags
+from spec_decode_bench.harness.command.handling import loading, start_workers_early
+
+NAME = "verify"
+HELP = "check variants on many more points; nothing is timed"
+EXAMPLES = ("verify configs/mtp3.yaml", "verify --defects")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    flags.add_config(parser, nargs="?")
+    flags.add_sweep(parser)
+    alone = parser.add_mutually_exclusive_group()
+    alone.add_argument(
+        "--defects",
+        action="store_true",
+        help="only the historic defects, of CONFIG's operators or of all, each with the check that rejects it",
+    )
+    parser.add_argument(
+        "--random",
+        type=flags.whole(0, 10**6, "0 to a million"),
+        default=25,
+        metavar="N",
+        help="random batches per variant (default 25; 0: none)",
+    )
+    alone.add_argument(
+        "--consumers",
+        action="store_true",
+        help="only run the engines' attention kernels on every variant's tables, and compare their results",
+    )
+    parser.add_argument("--no-array", action="store_true", help="leave out the covering array")
+    alone.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
+
+
+def run(options: argparse.Namespace) -> int:
+    start_workers_early(options.device)
+    with loading():
+        from dataclasses import replace
+
+        from spec_decode_bench.cli.one_point import parse_key, verify_point
+        from spec_decode_bench.cli.verification import defects_of, verify_all, verify_consumers, verify_defects
+        from spec_decode_bench.harness.command.planning import (
+            cuda_sources,
+            load_config,
+            make_job,
+            plan_cells,
+            point_command,
+            prepare,
+            print_broken,
+        )
+        from spec_decode_bench.harness.config.load import ConfigError, Measure
+        from spec_decode_bench.harness.report.console import make_console
+
+    if options.config is None:
+        if not options.defects:
+            raise ConfigError(
+                "verify needs a configuration, such as `verify configs/mtp3.yaml`; only verify --defects "
+                "works without one"
+            )
+        if options.only or options.set:
+            raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
+    source = load_config(options, options.config) if options.config is not None else None
+    measure = source.config.measure if source else Measure(seed=options.seed)
+    device, catalog = prepare(options, measure.timeout_s)
+    items = plan_cells(options, source, catalog) if source else []
+    print_broken(catalog)
+    console, job = make_console(), make_job(options, measure, device, timed=False)
+    if options.defects:
+        operators = {item.operator for item in items} or set(catalog.operators)
+        return verify_defects(console, job, catalog, defects_of(catalog, operators))
+    if options.consumers:
+        return verify_consumers(console, job, catalog, items)
+    if options.point is not None:
+        return verify_point(console, job, catalog, parse_key(options.point, catalog, items))
+    job = replace(job, compiled=cuda_sources(items, catalog))
+    command = point_command(options, source)
+    # Who names variants asks about these alone.
+    defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
+    return verify_all(console, job, catalog, items, defects, not options.no_array, options.random, command)
