@@ -96,5 +96,8 @@ def _run(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parent))  # python -P and -I leave it out
+    sys.path.insert(0, folder := str(Path(__file__).resolve().parent))  # python -P and -I leave it out
+    import spec_decode_bench  # noqa: F401
+
+    sys.path[:] = [entry for entry in sys.path if entry != folder]  # where an engine's `import kernels` would end up
     sys.exit(main())

@@ -13,12 +13,14 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from spec_decode_bench.harness.import_by_content import SUITE
+from spec_decode_bench.harness.import_by_content import IN_WORKERS, OPERATORS, PACKAGES, SUITE
 
 #: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
 DIGITS = 16
 #: A larger file, such as an engine's library of hundreds of megabytes, is hashed again only if it has changed.
 LARGE_BYTES = 1 << 20
+#: What launches, verifies and times: what it imports is part of every cell.
+_ENGINE = ("harness/session/worker.py", "harness/session/evaluator.py")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.MULTILINE)
 _CUDA = (".cu", ".cuh")
 _FILE_NAME = re.compile(r"[\w./+ -]{1,255}\.\w+")
@@ -38,6 +40,19 @@ def dependencies(files: Iterable[Path], root: Path, packages: Sequence[str]) -> 
             closure.add(file)
             waiting += named_in(file, root, tuple(packages))
     return closure
+
+
+def closure_hashes(root: Path, files: Iterable[Path]) -> dict[str, str | None]:
+    """File -> hash of all that these depend on in a checkout; None for one that is missing."""
+    closure = dependencies(files, root, PACKAGES)
+    names = {path: str(path.relative_to(root) if path.is_relative_to(root) else path) for path in closure}
+    return {name: file_hash(path) if path.is_file() else None for path, name in names.items()}
+
+
+def engine(root: Path) -> list[Path]:
+    """Files of a checkout that, with all that they depend on, are part of every cell."""
+    rooms = (root / folder for folder in IN_WORKERS if folder != "harness")
+    return [*(root / file for file in _ENGINE), *(path for room in rooms for path in room.glob("*.py"))]
 
 
 def headers(path: Path, text: str, include_path: Sequence[Path]) -> list[tuple[str, bytes]] | None:
@@ -93,7 +108,8 @@ def include_path(source: Path) -> list[Path]:
 
 def variant_files(root: Path, extra: Iterable[Path] = ()) -> dict[str, Path]:
     """``operator/variant`` -> the file that defines it, of all variants of a checkout and of the files ``extra``."""
-    paths = [path for folder in ("baselines/*", "kernels/*", "upstream") for path in root.glob(f"{folder}/*.py")]
+    # Those of upstream/ lie beside each other, the others in the folder of their operator.
+    paths = [path for folder in OPERATORS for depth in ("*.py", "*/*.py") for path in (root / folder).glob(depth)]
     return {name: path for path in (*paths, *(root / file for file in extra)) for name in _variants_in(path)}
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
 from spec_decode_bench.harness.errors import UsageError
-from spec_decode_bench.harness.import_by_content import ROOT, SUITE, ContentLoader
+from spec_decode_bench.harness.import_by_content import OPERATORS, PACKAGES, ROOT, SUITE, ContentLoader
 from spec_decode_bench.harness.packages import is_there
 from spec_decode_bench.harness.records.schema import Code, Reason
 from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
@@ -30,9 +32,8 @@ from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 if TYPE_CHECKING:
     from spec_decode_bench.harness.config.work_items import Cells
 
-FOLDERS = ("baselines", "kernels")
-#: Variants that wrap the kernels of a package, for any operator.
-UPSTREAM = "upstream"
+#: The folders with one for each operator, and that of variants that wrap the kernels of a package, for any operator.
+*FOLDERS, UPSTREAM = OPERATORS
 #: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
 MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
 
@@ -258,10 +259,25 @@ def import_file(path: Path) -> ModuleType:
 
 
 def _import_error(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and (old := _old_name(error)):
+        return f"{old}: write {SUITE}.{old}, or from {SUITE} import variant"
     if isinstance(error, SyntaxError):
         where = f" ({Path(error.filename).name}, line {error.lineno})" if error.filename and error.lineno else ""
         return f"{type(error).__name__}: {error.msg}{where}"
     return first_line(error)
+
+
+def _old_name(error: ModuleNotFoundError) -> str | None:
+    """The module of this suite that an import asks for by the name that it had before spec_decode_bench."""
+    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    named = re.match(r"(?:from|import)\s+([\w.]+)(?:\s+import\s+(\w+))?", line)
+    name = ".".join(filter(None, named.groups())) if named else ""
+    while name.partition(".")[0] in PACKAGES and "." in name:  # a name alone, kernels, may be another package's
+        path = ROOT.joinpath(*name.split("."))
+        if path.is_dir() or path.with_suffix(".py").is_file():
+            return name
+        name = name.rpartition(".")[0]
+    return None
 
 
 def unavailable(variant: Variant | Consumer, device: str) -> Reason | None:

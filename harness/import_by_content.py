@@ -14,18 +14,10 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 #: The import name of this suite.
 SUITE = "spec_decode_bench"
-#: Its folders of code.
-PACKAGES = (
-    "baselines",
-    "cli",
-    "decode_loop",
-    "harness",
-    "kernels",
-    "plots",
-    "profiler",
-    "regression",
-    "upstream",
-)
+#: Its folders of code: operators and their variants; what runs in workers; what plans, reports and draws.
+OPERATORS = ("baselines", "kernels", "upstream")
+IN_WORKERS = ("harness", "decode_loop")
+PACKAGES = (*OPERATORS, *IN_WORKERS, "cli", "plots", "profiler", "regression")
 
 
 class ContentLoader(SourceFileLoader):

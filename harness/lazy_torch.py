@@ -35,7 +35,7 @@ def lazy_torch() -> Iterator[None]:
         yield
         return
     lazy = _LazyTorch(NAME)
-    lazy.__file__ = spec.origin
+    lazy.__spec__, lazy.__file__ = spec, spec.origin  # libraries ask importlib.util.find_spec whether torch is there
     sys.modules[NAME] = lazy
     try:
         yield

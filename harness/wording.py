@@ -11,9 +11,11 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Folders of code that is neither a user's nor an operator's: the harness, Python's library, installed packages.
+from spec_decode_bench.harness.import_by_content import OPERATORS, PACKAGES, ROOT
+
+#: Folders of code that is neither a user's nor an operator's: the suite's, Python's library, installed packages.
 _LIBRARIES = (
-    Path(__file__).parent,
+    *(ROOT / name for name in PACKAGES if name not in OPERATORS),
     *{Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
 )
 #: Python packages whose projects spell their name otherwise.

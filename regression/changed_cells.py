@@ -7,12 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from spec_decode_bench.harness.dependencies import dependencies, file_hash, variant_files
-from spec_decode_bench.harness.import_by_content import PACKAGES
+from spec_decode_bench.harness.dependencies import closure_hashes, engine, variant_files
 from spec_decode_bench.harness.records.schema import split_key
 
-#: What launches, verifies and times: what it imports is part of every cell.
-ENGINE = (Path("harness/session/worker.py"), Path("harness/session/evaluator.py"))
 #: Controls of a gate.
 CONTROLS = 6
 
@@ -26,8 +23,7 @@ def changed_cells(
     extra: files of --variants, relative to both checkouts or outside of them. data: what may be files that all cells
     read, such as traces, likewise.
     """
-    of_all = (*ENGINE, *data)
-    if closure_hashes(base, of_all) != closure_hashes(head, of_all):
+    if closure_hashes(base, (*engine(base), *data)) != closure_hashes(head, (*engine(head), *data)):
         return list(keys)
     definitions = [(root, variant_files(root, extra)) for root in (base, head)]
     same: dict[str, bool] = {}
@@ -44,10 +40,3 @@ def controls(keys: Sequence[str]) -> list[str]:
     """At most CONTROLS of the keys, from the first to the last."""
     count = min(CONTROLS, len(keys))
     return [keys[i * (len(keys) - 1) // max(count - 1, 1)] for i in range(count)]
-
-
-def closure_hashes(root: Path, files: Iterable[Path]) -> dict[str, str | None]:
-    """File -> hash of all that these depend on; None for one that is missing."""
-    closure = dependencies(files, root, PACKAGES)
-    names = {path: str(path.relative_to(root) if path.is_relative_to(root) else path) for path in closure}
-    return {name: file_hash(path) if path.is_file() else None for path, name in names.items()}

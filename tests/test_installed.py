@@ -1,4 +1,6 @@
-"""The suite as an installed package: every file that a run needs is in it."""
+"""The suite as an installed package: every file that a run needs is in it, under one name. And, cloned or installed, it
+hides no package of an engine's.
+"""
 
 import importlib.metadata
 import os
@@ -6,70 +8,132 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from spec_decode_bench.harness import __version__
+from spec_decode_bench.harness.import_by_content import PACKAGES, SUITE
 from spec_decode_bench.harness.records.file import read_run
+from tests.processes import errors
 from tests.tier import full
 
 ROOT = Path(__file__).parents[1]
-PARTS = (
-    "pyproject.toml",
-    "requirements.txt",
-    "bench.py",
-    "harness",
-    "baselines",
-    "kernels",
-    "upstream",
-    "plots",
-    "configs",
-)
+FOLDERS = (*PACKAGES, "configs")
+FILES = ("pyproject.toml", "setup.py", "requirements.txt", "bench.py", f"{SUITE}.py")
+PIP = [sys.executable, "-m", "pip"]
+
+
+def run(command, folder, *python_path):
+    """(exit code, stdout, stderr) of a command in an otherwise empty folder."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, python_path))}
+    done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, env=environment)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """A folder with the package in it, built from a copy, as building leaves files behind."""
+def wheel(tmp_path_factory):
+    """Built from a copy, as building leaves files behind."""
     for name in ("pip", "setuptools"):  # not find_spec: a look for pip's keeps setuptools from replacing distutils
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             pytest.skip("needs pip and setuptools")
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    for part in PARTS:
-        if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / part, source / part)
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index"]
-    done = subprocess.run([*install, "--target", target, source], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for file in FILES:
+        shutil.copy(ROOT / file, source)
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    build = [*PIP, "wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", built, source]
+    code, _, err = run(build, built)
+    assert code == 0, err
+    return next(built.iterdir())
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder with the package in it."""
+    target = tmp_path_factory.mktemp("installed")
+    code, _, err = run([*PIP, "install", "-q", "--no-deps", "--no-index", "--target", target, wheel], target)
+    assert code == 0, err
     return target
 
 
-def run(installed, folder, *arguments):
-    """The command that pip made, in an otherwise empty folder: (exit code, stdout, stderr)."""
-    command = [sys.executable, str(installed / "bin" / "spec-decode-bench"), *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(installed)}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
-    return done.returncode, done.stdout, done.stderr
+def command_of(installed, *arguments):
+    """The one that pip made."""
+    return [sys.executable, installed / "bin" / "spec-decode-bench", *arguments]
+
+
+def test_it_takes_one_top_level_name(wheel):
+    """kernels, plots or harness may be another package's."""
+    names = {Path(name).parts[0].removesuffix(".py") for name in ZipFile(wheel).namelist()}
+    assert names == {SUITE, f"spec_decode_metadata_bench-{__version__}.dist-info"}
 
 
 def test_it_says_its_version(installed, tmp_path):
-    assert run(installed, tmp_path, "--version") == (0, f"spec-decode-bench {__version__}\n", "")
+    done = run(command_of(installed, "--version"), tmp_path, installed)
+    assert done == (0, f"spec-decode-bench {__version__}\n", "")
 
 
 def test_no_file_of_the_packages_is_missing(installed):
     kinds = (".py", ".cu", ".cuh", ".j2", ".yaml", ".json")
-    for part in PARTS[3:]:
-        files = {p.relative_to(ROOT) for p in (ROOT / part).rglob("*") if p.suffix in kinds}
-        assert {file for file in files if not (installed / file).is_file()} == set()
+    files = {p.relative_to(ROOT) for part in FOLDERS for p in (ROOT / part).rglob("*") if p.suffix in kinds}
+    assert {file for file in files if not (installed / SUITE / file).is_file()} == set()
 
 
 @full
 def test_it_measures_a_shipped_configuration(installed, tmp_path):
     only = ["--only", "decode_native/*/batch_size=1,*", "--no-plots", "--out", "out", "--device", "cpu"]
-    code, out, err = run(installed, tmp_path, "smoke", *only)
+    code, out, err = run(command_of(installed, "smoke", *only), tmp_path, installed)
     assert code == 0, err
     assert "compiled for sm_80, sm_89, sm_90, sm_100, sm_103, sm_120: decode_native.cu" in out
     assert {cell.status for cell in read_run(tmp_path / "out" / "run.jsonl").cells} == {"passed", "unavailable"}
+
+
+# --- beside an engine -------------------------------------------------------------------------------------------------
+
+#: Imported by the process that plans, and by the workers, which also import when a variant is set up.
+VARIANT = """
+from importlib.util import find_spec
+assert [bool(find_spec(name)) for name in ("torch", "harness", "plots")] == [True, False, False]
+import kernels
+from spec_decode_bench import variant
+from spec_decode_bench.baselines.decode_native.chains import chain_clamp
+
+@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None)
+def mine(point, x, out):
+    from kernels import layers
+    assert kernels.get_kernel() == layers.NAME == "an engine's"
+    return chain_clamp(point, x, out)
+"""
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """A folder with a package kernels, as Hugging Face's, which transformers imports."""
+    package = tmp_path / "engine" / "kernels"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('def get_kernel():\n    return "an engine\'s"\n')
+    (package / "layers.py").write_text('NAME = "an engine\'s"\n')
+    (tmp_path / "mine.py").write_text(VARIANT)
+    return package.parent
+
+
+@full
+@pytest.mark.parametrize("how", ["cloned", "cloned, spawned", "installed"])
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_variant_imports_the_package_of_an_engine(command, how, request, engine, tmp_path, monkeypatch):
+    """Spawned: as under a profiler."""
+    path = [engine]
+    if how == "installed":
+        installed = request.getfixturevalue("installed")
+        path, words = [engine, installed], command_of(installed, command)
+    else:
+        words = [sys.executable, ROOT / "bench.py", command]
+    if how == "cloned, spawned":
+        monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")
+    chosen = ["smoke", "--only", "decode_native/mine/batch_size=1,*", "--variants", "mine.py", "--device", "cpu"]
+    more = ["--no-plots", "--out", "out"] if command == "run" else ["--no-array", "--random", 1]
+    code, out, err = run([*words, *chosen, *more], tmp_path, *path)
+    assert (code, errors(err)) == (0, ""), out
+    assert "passed" in out

@@ -1,62 +1,80 @@
 """Who may import whom, and that the harness knows no operator by name."""
 
 import ast
+import re
 import sys
-from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
+from spec_decode_bench.harness.import_by_content import OPERATORS as FOLDERS_OF_OPERATORS
+from spec_decode_bench.harness.import_by_content import PACKAGES, SUITE
 from tests.processes import run_python
 from tests.tier import full
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("harness", "baselines", "kernels", "upstream", "plots")
-MODULES = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+MODULES = sorted(path.relative_to(ROOT) for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
 SOURCES = [Path("bench.py"), *MODULES]
 OPERATORS = sorted(path.parent.name for path in (ROOT / "baselines").glob("*/operator.py"))
 
-#: Package of the harness -> packages it may import, beside itself and the modules at the top of harness/ (None).
-PACKAGES = {
-    None: {"records"},
-    "records": set(),
-    "analysis": {"records"},
-    "config": {"analysis", "records"},
-    "decode_loop": {"config", "records", "verify"},
-    "report": {"analysis", "records"},
-    "verify": {"records"},
-    "timing": {"analysis", "records"},
-    "profiling": {"config", "records", "timing", "verify"},
-    "session": {"analysis", "config", "decode_loop", "records", "timing", "verify"},
-    "cli": {"analysis", "config", "profiling", "records", "report", "session", "timing", "verify"},
+# --- the folders ------------------------------------------------------------------------------------------------------
+
+ROOMS = [folder for folder in PACKAGES if folder not in (*FOLDERS_OF_OPERATORS, "harness", "plots")]
+#: Folder, or file -> what it may import beside itself. A room is no other room's.
+MAY_IMPORT = {room: {"plots", "harness"} for room in ROOMS} | {
+    "bench.py": {*ROOMS, "plots", "harness"},
+    "plots": {"harness"},
+    "harness": set(),
+    "upstream": {"kernels", "baselines", "harness"},
+    "kernels": {"baselines", "harness"},
+    "baselines": {"harness"},
 }
-#: What an operator's files may import beside those of their own folder.
-OF_OPERATORS = {"harness.bundle", "harness.contract", "harness.cuda", "harness.launch", "baselines.workloads"}
-#: The operators that are made of others.
-COMPOSED = {"decode_step", "step_prologue", "step_epilogue", "draft_passes"}
+#: What a kernel or a room may know of baselines/: types and pure helpers of operators, and what these share. No chain,
+#: no defect, no case.
+OF_BASELINES = re.compile(r"baselines\.(workloads(\.\w+)*|\w+\.operator)")
+#: The rooms that run operators as an engine would.
+OPERATE = {"decode_loop"}
+#: Of a module of this suite.
+NAME = re.compile(rf"{SUITE}(\.\w+)+")
 
 
-def module_name(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+def may_import(path: Path, name: str) -> bool:
+    """name: of a module of this suite, without spec_decode_bench."""
+    own, folder = path.parts[0], top(name)
+    if folder == "baselines" and own != folder:
+        return own in {"kernels", "upstream"} | OPERATE and OF_BASELINES.fullmatch(name) is not None
+    return folder == own or folder in MAY_IMPORT[own]
 
 
-#: They plan, read, compare and draw: all that must work where torch is missing or slow to load.
-WITHOUT_TORCH = {
-    module_name(path)
-    for path in MODULES
-    if path.parts[0] == "plots"
-    or path.parts[1] in ("config", "records", "analysis", "report")
-    or (path.parts[1] == "profiling" and path.stem != "workload")
-} | {"harness.contract", "harness.wording", "harness.session.messages", "harness.timing.rounds"}
+def test_imports_go_one_way():
+    wrong = [f"{path} imports {name}" for path in SOURCES for name in sorted(ours(path)) if not may_import(path, name)]
+    assert not wrong, "\n".join(wrong)
 
 
-def is_module(name: str) -> bool:
-    stem = ROOT.joinpath(*name.split("."))
-    return stem.with_suffix(".py").is_file() or (stem / "__init__.py").is_file()
+def test_no_other_folder_is_imported():
+    """Tests and tools import the suite, not the other way round; each module by its one name."""
+    others = {"tests", "tools", "bench", *PACKAGES} - {"kernels"}  # which is also a package of Hugging Face
+    assert {str(path): names for path in SOURCES if (names := {top(name) for name in imports(path)} & others)} == {}
+
+
+def file_of(name: str) -> Path | None:
+    """Of a module without spec_decode_bench."""
+    stem = Path(*name.split("."))
+    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if (ROOT / path).is_file()), None)
+
+
+def top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def ours_of(name: str) -> str:
+    return name.removeprefix(f"{SUITE}.")
 
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Modules a file imports at any depth, inside functions too; what only a type checker sees does not count."""
+    """Modules a file imports at any depth, inside functions too, or names in a string for import_module; what only a
+    type checker sees does not count.
+    """
     found = set()
 
     def visit(node):
@@ -68,8 +86,10 @@ def imports(path: Path) -> frozenset[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            found.update(name if is_module(name) else node.module for name in inner)
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found.update(name if file_of(ours_of(name)) else node.module for name in inner)
+        elif isinstance(node, ast.Constant) and NAME.fullmatch(str(node.value)) and file_of(ours_of(node.value)):
+            found.add(node.value)
         for child in ast.iter_child_nodes(node):
             visit(child)
 
@@ -78,41 +98,48 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def ours(path: Path) -> set[str]:
-    return {name for name in imports(path) if name.split(".")[0] in (*FOLDERS, "bench", "tests", "tools")}
-
-
-def path_of(name: str) -> Path:
-    stem = Path(*name.split("."))
-    return stem / "__init__.py" if (ROOT / stem).is_dir() else stem.with_suffix(".py")
-
-
-def chain_to_torch(name: str, seen: set[str]) -> list[str] | None:
-    """How a module gets at torch through imports of this project; None where it does not."""
-    seen.add(name)
-    for imported in sorted(imports(path_of(name))):
-        if imported.split(".")[0] in ("torch", "triton"):
-            return [name, imported]
-        if imported.split(".")[0] in FOLDERS and imported not in seen and (rest := chain_to_torch(imported, seen)):
-            return [name, *rest]
-    return None
+    """Modules of this suite that a file imports, without spec_decode_bench."""
+    return {ours_of(name) for name in imports(path) if name.startswith(f"{SUITE}.")}
 
 
 def test_the_walk_sees_what_it_is_meant_to_see():
-    """Of a module known to import torch, of one that reaches it through another, of an import inside a function."""
+    """An import of torch, one that is reached through other modules, one inside a function, one named in a string."""
     assert "torch" in imports(Path("harness/verify/fixture.py"))
-    assert chain_to_torch("harness.cli.commands", set())
-    assert "harness.cli.commands" in imports(Path("bench.py"))
+    assert chain_to_torch(Path("cli/verification.py"), set())
+    assert "cli.commands" in ours(Path("bench.py"))
     assert "torch" not in imports(Path("harness/contract.py"))  # there it stands under TYPE_CHECKING
     assert len(MODULES) > 30
 
 
+# --- torch ------------------------------------------------------------------------------------------------------------
+
+#: They plan, read, compare and draw: all that must work where torch is missing or slow to load. Names of folders and of
+#: modules, in every room.
+WORDS = {"plots", "config", "configuration", "records", "analysis", "report", "tables", "registration"}
+WORDS |= {"comparison", "history", "attribution"}
+OTHERS = ("harness/contract.py", "harness/wording.py", "harness/session/messages.py", "harness/timing/rounds.py")
+WITHOUT_TORCH = [path for path in MODULES if WORDS & set(path.with_suffix("").parts) or str(path) in OTHERS]
+
+
+def chain_to_torch(path: Path, seen: set[Path]) -> list[str] | None:
+    """How a module gets at torch through imports of this suite; None where it does not."""
+    seen.add(path)
+    for name in sorted(imports(path)):
+        if top(name) in ("torch", "triton"):
+            return [str(path), name]
+    for imported in filter(None, map(file_of, sorted(ours(path)))):
+        if imported not in seen and (rest := chain_to_torch(imported, seen)):
+            return [str(path), *rest]
+    return None
+
+
 def test_planning_reading_and_drawing_never_import_torch():
-    chains = [chain for name in sorted(WITHOUT_TORCH) if (chain := chain_to_torch(name, set()))]
+    chains = [chain for path in WITHOUT_TORCH if (chain := chain_to_torch(path, set()))]
     assert not chains, [" imports ".join(chain) for chain in chains]
 
 
 def test_planning_reading_and_drawing_run_without_torch():
-    names = sorted(WITHOUT_TORCH)
+    names = [".".join((SUITE, *path.with_suffix("").parts)) for path in WITHOUT_TORCH]
     program = f"import importlib, sys; [importlib.import_module(n) for n in {names}]; sys.exit('torch' in sys.modules)"
     done = run_python(program)
     assert done.returncode == 0, done.stderr
@@ -120,7 +147,10 @@ def test_planning_reading_and_drawing_run_without_torch():
 
 def test_commands_that_measure_nothing_do_not_load_torch():
     commands = [["list"], ["configs/full.yaml", "--plan"], ["configs/decode_loop.yaml", "--plan"], ["no.yaml"]]
-    program = f"import bench, sys; print([bench.main(one) for one in {commands}], 'torch' in sys.modules)"
+    program = (
+        "from spec_decode_bench import bench; import sys; "
+        f"print([bench.main(one) for one in {commands}], 'torch' in sys.modules)"
+    )
     done = run_python(program)
     assert done.stdout.endswith("[0, 0, 0, 2] False\n"), done.stderr
 
@@ -129,64 +159,24 @@ def test_commands_that_measure_nothing_do_not_load_torch():
 def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
     """By the process that plans and by the one that measures."""
     slow = ("scipy.stats", "matplotlib", "hypothesis", "torch._inductor", "torch._dynamo")
-    loaded = "import spec_decode_bench.cli.run, harness.session.evaluator, harness.discover as d; d.discover()"
-    program = f"import sys; {loaded}; print(*({set(slow)} & set(sys.modules)))"
+    program = (
+        "import sys, spec_decode_bench.cli.run, spec_decode_bench.harness.session.evaluator; "
+        "from spec_decode_bench.harness.discover import discover; "
+        f"discover(); print(*({set(slow)} & set(sys.modules)))"
+    )
     done = run_python(program)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
 
 
-def package_of(name: str) -> str | None:
-    """The package of harness/ that a module belongs to; None for what stands at the top of it, or elsewhere."""
-    first, *inner = name.split(".")
-    return inner[0] if first == "harness" and inner and inner[0] in PACKAGES else None
+def test_the_command_line_answers_help_without_loading_anything():
+    tree = ast.parse((ROOT / "bench.py").read_text(encoding="utf-8"))
+    nodes = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {top(name) for name in names} <= sys.stdlib_module_names
 
 
-def is_allowed_to_operators(name: str) -> bool:
-    return name in OF_OPERATORS or name.startswith("baselines.workloads.")
-
-
-def modules(folder: str) -> list[Path]:
-    return [path for path in MODULES if path.parts[0] == folder]
-
-
-def offenders(paths: Iterable[Path], is_allowed: Callable[[Path, str], bool]) -> dict[str, set[str]]:
-    """Module -> what it imports of this project and must not."""
-    wrong = {str(path): {name for name in ours(path) if not is_allowed(path, name)} for path in paths}
-    return {path: names for path, names in wrong.items() if names}
-
-
-def operators_of(path: Path) -> Iterable[str]:
-    """The operators whose files a file of baselines/ or kernels/ may import."""
-    return OPERATORS if path.parts[1] in COMPOSED else [path.parts[1]]
-
-
-def test_baselines_import_their_own_folder_and_the_workloads():
-    def is_allowed(path: Path, name: str) -> bool:
-        return is_allowed_to_operators(name) or name.startswith(tuple(f"baselines.{one}" for one in operators_of(path)))
-
-    assert offenders(modules("baselines"), is_allowed) == {}
-
-
-def test_kernels_import_their_own_folder_and_the_types_of_their_operator():
-    """Types and pure helpers of baselines/<operator>/operator.py; no chain, no defect, no case."""
-
-    def is_allowed(path: Path, name: str) -> bool:
-        own = (prefix for one in operators_of(path) for prefix in (f"kernels.{one}", f"baselines.{one}.operator"))
-        return is_allowed_to_operators(name) or name.startswith(tuple(own))
-
-    assert offenders(modules("kernels"), is_allowed) == {}
-
-
-def test_upstream_variants_import_the_types_of_operators_and_each_other():
-    """And kernels of the suite's own for tables that the engine does not build alone."""
-    allowed = {f"baselines.{name}.operator" for name in OPERATORS}
-    allowed |= {"harness.engine_launch", "harness.packages"}
-    allowed |= {f"kernels.{name}.triton" for name in ("mla_tile_schedule", "paged_mqa_schedule")}
-
-    def is_allowed(path: Path, name: str) -> bool:
-        return is_allowed_to_operators(name) or name in allowed or name.startswith("upstream.")
-
-    assert offenders(modules("upstream"), is_allowed) == {}
+# --- references and variants ------------------------------------------------------------------------------------------
 
 
 def test_no_kernel_uses_a_reference():
@@ -197,7 +187,8 @@ def test_no_kernel_uses_a_reference():
         imported = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
         return imported | {node.id for node in nodes if isinstance(node, ast.Name)}
 
-    assert [str(path) for path in modules("kernels") + modules("upstream") if "reference" in names(path)] == []
+    paths = [path for path in MODULES if path.parts[0] in ("kernels", "upstream")]
+    assert [str(path) for path in paths if "reference" in names(path)] == []
 
 
 @cache
@@ -225,8 +216,9 @@ def called_by_reference(path: Path) -> set[str]:
 def test_a_reference_imports_no_variant():
     """Nothing that operator.py imports defines a variant; the reference in it stands on plain loops alone."""
     paths = [path for path in MODULES if path.name == "operator.py"]
-    defines_variants = lambda name: name.startswith("baselines.") and is_module(name) and variants_in(path_of(name))  # noqa: E731
-    assert offenders(paths, lambda _, name: not defines_variants(name)) == {}
+    imported = {path: [name for name in ours(path) if top(name) == "baselines" and file_of(name)] for path in paths}
+    assert any(imported.values())
+    assert [(str(path), name) for path in paths for name in imported[path] if variants_in(file_of(name))] == []
     # A small operator may hold its variants beside the reference.
     is_composed = lambda path: "reference, bytes_moved = PARTS.reference" in (ROOT / path).read_text(encoding="utf-8")  # noqa: E731
     called = {path: called_by_reference(path) for path in paths if not is_composed(path)}
@@ -234,38 +226,7 @@ def test_a_reference_imports_no_variant():
     assert [str(path) for path, names in called.items() if names & variants_in(path)] == []
 
 
-def test_plots_read_records_and_their_analysis():
-    def is_allowed(_: Path, name: str) -> bool:
-        return name.split(".")[0] == "plots" or package_of(name) in ("records", "analysis") or name == "harness.wording"
-
-    assert offenders(modules("plots"), is_allowed) == {}
-
-
-def test_layers_of_the_harness():
-    def is_allowed(path: Path, name: str) -> bool:
-        package, folder = package_of(module_name(path)), name.split(".")[0]
-        if folder == "plots":
-            return package == "cli"
-        if folder in ("baselines", "kernels", "upstream", "bench", "tests", "tools"):
-            return name.startswith("baselines.workloads.")  # what engine and requests are, not what any operator does
-        return package_of(name) in (None, package, *PACKAGES.get(package, ()))
-
-    assert offenders(modules("harness"), is_allowed) == {}
-
-
-def test_every_package_has_its_rule():
-    assert set(PACKAGES) - {None} == {
-        path.parts[1] for path in MODULES if path.parts[0] == "harness" and len(path.parts) > 2
-    }
-
-
-def test_the_command_line_answers_help_without_loading_anything():
-    tree = ast.parse((ROOT / "bench.py").read_text(encoding="utf-8"))
-    top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
-
+# --- names and lines --------------------------------------------------------------------------------------------------
 
 HARNESS = sorted(
     p.relative_to(ROOT) for p in (ROOT / "harness").rglob("*") if p.is_file() and "__pycache__" not in p.parts

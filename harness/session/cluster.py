@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import spec_decode_bench
 from spec_decode_bench.harness.config.work_items import Cells
 from spec_decode_bench.harness.import_by_content import PACKAGES, ROOT, SUITE
 from spec_decode_bench.harness.records.schema import Cell, Segment
@@ -28,8 +29,7 @@ from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: What a node needs of the checkout, and the suffixes of what stands beside a file of --variants.
-SHIPPED = (*PACKAGES, "bench.py", f"{SUITE}.py")
+#: The suffixes of what is shipped from beside a file of --variants.
 BESIDE = (".cu", ".cuh", ".py")
 #: How Ray names the model of a node's GPUs among its resources.
 MODEL = "accelerator_type:"
@@ -121,13 +121,10 @@ def _check_reachable(address: str) -> None:
 
 
 def _stage(folder: Path, variant_files: Sequence[str]) -> None:
-    """Copy what the nodes need."""
-    for name in SHIPPED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, folder / name)
+    """Copy what the nodes need, as it would be installed."""
+    shutil.copy(spec_decode_bench.__file__, folder)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, folder / SUITE / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file, shipped in zip(variant_files, shipped_variants(variant_files), strict=True):
         place = folder / Path(shipped).parent
         place.mkdir(parents=True)

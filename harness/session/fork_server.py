@@ -16,10 +16,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from multiprocessing import forkserver
+from pathlib import Path
 
+import spec_decode_bench
 from spec_decode_bench.harness.addresses import fixed_addresses
-from spec_decode_bench.harness.import_by_content import ROOT
 
+#: Where Python finds the suite. In a clone a process has it in its search path no longer than it must, as the folders
+#: beside it have names of others' packages, such as kernels.
+FOUND_IN = str(Path(spec_decode_bench.__file__).parent)
 #: Set by profilers, which follow a process that is spawned, and not one that is forked.
 PROFILED = ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 FORKS = not any(name in os.environ for name in PROFILED)
@@ -28,7 +32,7 @@ CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 DEVICE = "SPEC_DECODE_BENCH_DEVICE"
 #: Where Python takes no search path from the environment, each worker loads everything itself.
 PRELOADED = [] if sys.flags.ignore_environment else ["spec_decode_bench.harness.session.preloaded"]
-#: Several devices start their workers in threads of one process, which has one environment.
+#: Several devices start their workers in threads of one process, which has one environment and one search path.
 _LOCK = threading.Lock()
 
 
@@ -42,9 +46,9 @@ def start(device: str | None = None) -> None:
     CONTEXT.set_forkserver_preload(PRELOADED)
     # The server has no other way to find this checkout, and must not find another one in the working directory.
     with _LOCK:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [FOUND_IN, os.environ.get("PYTHONPATH")]))
         changes = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", DEVICE: device or ""}
-        with _ctrl_c_ignored(), _environment(changes), fixed_addresses():
+        with _ctrl_c_ignored(), _environment(changes), _suite_first(), fixed_addresses():
             forkserver.ensure_running()
 
 
@@ -53,15 +57,16 @@ def started(target: Callable[..., None], arguments: tuple, name: str) -> multipr
     Raises OSError and EOFError.
     """
     start()
-    with _LOCK:
+    with _LOCK, nullcontext() if FORKS else _ctrl_c_ignored(), nullcontext() if FORKS else fixed_addresses():
         of = dict(os.environ), target, arguments
-    process = CONTEXT.Process(target=_begin, args=of, name=name, daemon=True)
-    with nullcontext() if FORKS else _ctrl_c_ignored(), nullcontext() if FORKS else fixed_addresses():
-        process.start()
+        process = CONTEXT.Process(target=_begin, args=of, name=name, daemon=True)
+        with _suite_first():
+            process.start()
     return process
 
 
 def _begin(environment: Mapping[str, str], target: Callable[..., None], arguments: tuple) -> None:
+    sys.path.remove(FOUND_IN)  # the one of _suite_first
     end_with_parent()
     os.setpgid(0, 0)  # with what its variants start it is a group, which the parent ends
     os.environ.clear()
@@ -98,6 +103,16 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _suite_first() -> Iterator[None]:
+    """A process that starts meanwhile takes over the search path, and finds this suite before any other."""
+    sys.path.insert(0, FOUND_IN)
+    try:
+        yield
+    finally:
+        sys.path.remove(FOUND_IN)
 
 
 @contextmanager

@@ -23,13 +23,19 @@ from typing import Any
 import msgspec
 
 from spec_decode_bench.harness.contract import Variant
-from spec_decode_bench.harness.dependencies import DIGITS, file_hash, foreign_imports, named_in
+from spec_decode_bench.harness.dependencies import (
+    DIGITS,
+    closure_hashes,
+    engine,
+    file_hash,
+    foreign_imports,
+    named_in,
+)
 from spec_decode_bench.harness.discover import ROOT, Catalog
-from spec_decode_bench.harness.import_by_content import SUITE
+from spec_decode_bench.harness.import_by_content import IN_WORKERS, SUITE
 from spec_decode_bench.harness.packages import files_of, folder_of
 from spec_decode_bench.harness.records.schema import Audit, Environment, Proof
 from spec_decode_bench.harness.session.sources import package_needs
-from spec_decode_bench.regression.changed_cells import ENGINE, closure_hashes
 
 #: Environment variable: the folder of the proofs, or "off".
 FOLDER = "BENCH_PROOF_CACHE"
@@ -69,14 +75,14 @@ def code_of(variants: Iterable[Variant], catalog: Catalog) -> dict[str, str]:
     """Id -> hash of all files that the verification of a variant depends on; without those for which this is not
     known.
     """
-    engine = sorted(closure_hashes(ROOT, ENGINE).items())
+    of_all = sorted(closure_hashes(ROOT, engine(ROOT)).items())
     sources = {variant.id: _sources(variant, catalog) for variant in variants}
-    return {name: _hash([engine, sorted(files.items())]) for name, files in sources.items() if files is not None}
+    return {name: _hash([of_all, sorted(files.items())]) for name, files in sources.items() if files is not None}
 
 
 def read_engine() -> None:
     """Read which files the engine consists of, which are remembered, while there is time."""
-    closure_hashes(ROOT, ENGINE)
+    closure_hashes(ROOT, engine(ROOT))
 
 
 def keys_of(code: Mapping[str, str], environment: Environment, seed: int | None) -> dict[str, str]:
@@ -104,7 +110,7 @@ def _sources(variant: Variant, catalog: Catalog) -> Mapping[str, str | None] | N
     files = [Path(name).resolve() for name in (*defined, operator) if name] + list(variant.sources)
     hashes = closure_hashes(ROOT, files)
     wrapped = {one.partition(":")[0].partition(".")[0] for need in needs for one in need.split("|")}
-    own = [ROOT / name for name in hashes if not name.startswith("harness/")]
+    own = [ROOT / name for name in hashes if name.partition("/")[0] not in IN_WORKERS]
     if foreign_imports(own, (SUITE,)) - {*VERSIONED, *wrapped}:
         return None
     return hashes | _wrapped_files(files_of(needs))

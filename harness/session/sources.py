@@ -15,11 +15,12 @@ from spec_decode_bench.harness.config.work_items import Cells
 from spec_decode_bench.harness.contract import COMPILER, GPU, Variant
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash
 from spec_decode_bench.harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
+from spec_decode_bench.harness.import_by_content import IN_WORKERS, OPERATORS
 from spec_decode_bench.harness.packages import files_of
 from spec_decode_bench.harness.records.schema import RecordError
 from spec_decode_bench.harness.wording import printable
 
-#: The engine as one entry; a path of a file cannot end so.
+#: All that runs in workers, as one entry; a path of a file cannot end so.
 ENGINE = "harness/"
 _SUFFIXES = (".py", ".cu", ".cuh")
 
@@ -34,11 +35,11 @@ def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Itera
     begin = [*_files({item.operator for item in items}), *_upstream(variants)]
     begin += [source for variant in variants for source in variant.sources]
     extra = {Path(file).resolve(): Path(file) for file in variant_files}
-    closure = dependencies([*begin, *extra], ROOT, (*FOLDERS, UPSTREAM))
+    closure = dependencies([*begin, *extra], ROOT, OPERATORS)
     files = dict.fromkeys(sorted(extra.get(path, path) for path in closure))
     texts = {text for item in items for text in _texts(list(item.axes.values()))}
     files |= dict.fromkeys(Path(text) for text in sorted(texts) if _is_file(text))
-    code = [path for folder in ("harness", "decode_loop") for path in _code(ROOT / folder)]
+    code = [path for folder in IN_WORKERS for path in _code(ROOT / folder)]
     engine = hashlib.sha256("".join(map(_hash, code)).encode()).hexdigest()[:DIGITS]
     named = {_name(path): path for path in files} | files_of(package_needs(variants))
     return {ENGINE: engine} | {name: _hash(path) for name, path in named.items()}

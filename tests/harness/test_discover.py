@@ -10,7 +10,8 @@ import pytest
 
 from spec_decode_bench import bench
 from spec_decode_bench.harness.contract import COMPILER, GPU, Variant
-from spec_decode_bench.harness.discover import DiscoveryError, discover, unavailable
+from spec_decode_bench.harness.discover import DiscoveryError, discover, import_file, unavailable
+from spec_decode_bench.harness.import_by_content import ROOT
 from spec_decode_bench.harness.records.endings import of_reason
 from tests.processes import has_ended
 from tests.tier import full
@@ -168,6 +169,32 @@ def test_a_faulty_file_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
     assert "mine.py: " in err
     assert words in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("from harness.contract import (\n    variant,\n)\n", "harness.contract"),
+        ("from harness import cuda\n", "harness.cuda"),
+        ("import baselines.decode_native.chains as chains\n", "baselines.decode_native.chains"),
+    ],
+)
+def test_an_import_without_the_name_of_the_suite_is_told_what_to_write(text, name, tmp_path, outside):
+    with pytest.raises(DiscoveryError) as caught:
+        import_file(file(tmp_path, text))
+    hint = f"{name}: write spec_decode_bench.{name}, or from spec_decode_bench import variant"
+    assert str(caught.value) == f"--variants {tmp_path / 'mine.py'}: cannot be imported: {hint}"
+
+
+def test_a_missing_package_is_not_taken_for_a_folder_of_the_suite(tmp_path, outside):
+    with pytest.raises(DiscoveryError, match="No module named 'kernels'"):
+        import_file(file(tmp_path, "from kernels import get_kernel\n"))
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    """As bench.py leaves it: the folders of the suite have no top-level name."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() != ROOT])
 
 
 @full

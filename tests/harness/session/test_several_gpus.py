@@ -317,4 +317,6 @@ def test_the_checkout_that_is_shipped_to_a_cluster_has_every_variant(tmp_path):
         "print(ROOT, *(one.id for one in discover().variants))"
     )
     done = run_python(program)
-    assert done.stdout.split() == [str(tmp_path), *(one.id for one in discover().variants)], done.stderr
+    assert done.stdout.split() == [str(tmp_path / "spec_decode_bench"), *(one.id for one in discover().variants)], (
+        done.stderr
+    )

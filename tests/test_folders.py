@@ -1,0 +1,73 @@
+"""The folders of code are one list, PACKAGES; who hashes, ships or watches folders knows all of them."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.import_by_content import IN_WORKERS, OPERATORS, PACKAGES
+from spec_decode_bench.harness.session import sources
+from spec_decode_bench.regression.changed_cells import changed_cells
+
+ROOT = Path(__file__).parents[1]
+OPERATOR = "decode_flatten"
+#: Folder -> a file of it, with what cells of OPERATOR depend on where they depend on the folder.
+FILES = {
+    "baselines": f"{OPERATOR}/chains.py",
+    "kernels": f"{OPERATOR}/triton.py",
+    "upstream": "vllm.py",
+    "harness": "timing/rounds.py",
+    "decode_loop": "loop.py",
+    "cli": "run.py",
+    "plots": "latency.py",
+    "profiler": "profile.py",
+    "regression": "gate.py",
+}
+
+
+def test_the_list_has_all_of_them():
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "tools"}
+    assert folders == set(PACKAGES) == set(FILES)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the code."""
+    tree = tmp_path_factory.mktemp("tree")
+    for folder in PACKAGES:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return tree
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_an_edit_is_noticed_where_it_can_change_a_time(folder, tree, catalog, monkeypatch):
+    """By --resume and by gate. The other folders plan, report and draw."""
+    monkeypatch.setattr(sources, "ROOT", tree)
+    operator = catalog.operators[OPERATOR]
+    item = cells(operator, operator.complete({}), [v for v in catalog.of(OPERATOR) if v.defect is None])
+    keys = [item.key(name) for name in item.variants]
+    before = sources.source_hashes([item], catalog, ())
+    path = tree / folder / FILES[folder]
+    content = path.read_bytes()
+    path.write_bytes(content + b"\n# edited\n")
+    try:
+        after, changed = sources.source_hashes([item], catalog, ()), changed_cells(keys, ROOT, tree)
+    finally:
+        path.write_bytes(content)
+    affects = folder in (*OPERATORS, *IN_WORKERS)
+    assert (before != after, bool(changed)) == (affects, affects)
+    assert (changed == keys) == (folder in IN_WORKERS)
+
+
+def test_a_pull_request_that_can_change_a_time_is_gated():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/gate.yml").read_text(encoding="utf-8"))
+    code = {f"{folder}/**" for folder in (*OPERATORS, *IN_WORKERS, "configs")}
+    assert set(workflow[True]["pull_request"]["paths"]) == {*code, "bench.py", "requirements.txt"}  # "on" of YAML 1.1
+
+
+def test_ci_runs_the_tests_of_what_measures_with_the_oldest_torch():
+    command = (ROOT / ".ci/run").read_text().partition("oldest/bin/python -m pytest")[2].partition("wait")[0]
+    assert {*OPERATORS, *IN_WORKERS} <= set(re.findall(r"\w+", command))
