@@ -137,9 +137,7 @@ def _check_sharing(options: argparse.Namespace, of_rooms: bool) -> None:
     if options.accelerators is not None and options.cluster is None:
         raise ConfigError("--accelerators chooses GPUs of a cluster; give --cluster, too")
     flag = "--cluster" if options.cluster is not None else "--gpus" if options.gpus is not None else None
-    if flag is None:
-        return
-    if of_rooms:
+    if flag and of_rooms:
         raise ConfigError(f"{flag} shares the points of a sweep; run other configurations on one GPU, without it")
     if flag == "--gpus" and options.device == "cpu":
         raise ConfigError("--gpus and --device cpu exclude each other")
@@ -228,33 +226,29 @@ def _here(plan: Plan, gpus: Sequence[VisibleGpu], kept: KeptWorkers | None) -> i
     if kept and plan.source.section:
         kept.close()  # it has the GPU and its memory to itself
     start = kept.start if kept else start_worker
-    if gpus:
-        jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
-        return _shared(plan, [LocalGpu(name, job, start) for name, job in jobs.items()])
-    return record(make_console(), plan, Session(plan.job, start))
-
-
-def _shared(plan: Plan, gpus: Sequence[Gpu]) -> int:
-    return record(make_console(), plan, SeveralGpus(gpus, plan.job.measure, warn))
+    if not gpus:
+        return record(make_console(), plan, Session(plan.job, start))
+    jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
+    return _shared(plan, [LocalGpu(name, job, start) for name, job in jobs.items()])
 
 
 def _on_cluster(options: argparse.Namespace, plan: Plan) -> int:
     """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
-    from spec_decode_bench.harness.session.cluster import ClusterError, cluster_gpus, connected
+    from spec_decode_bench.harness.session.cluster import chosen, cluster_gpus, connected
 
-    try:
-        with connected(options.cluster, options.variants) as cluster:
-            models = cluster.models(options.accelerators)
-            if plan.resumed and len(models) > 1:
-                raise ConfigError("--resume completes one record; name its model with --accelerators")
+    with connected(options.cluster, options.variants) as present:
+        counts = chosen(present, options.accelerators, options.gpus)
+        if plan.resumed and len(counts) > 1:
+            raise ConfigError("--resume completes one record; name its model with --accelerators")
 
-            def measure(model: str) -> int:
-                gpus = cluster_gpus(plan.job, model, cluster.number(model, options.gpus))
-                out = plan.out
-                if options.accelerators is not None and not plan.resumed:
-                    out = out / model if out else default_folder(plan.source.config.name, model)
-                return _shared(replace(plan, out=out), gpus)
+        def measure(model: str) -> int:
+            out = plan.out
+            if options.accelerators is not None and not plan.resumed:
+                out = out / model if out else default_folder(plan.source.config.name, model)
+            return _shared(replace(plan, out=out), cluster_gpus(plan.job, model, counts[model]))
 
-            return _in_turn(map(measure, models))
-    except ClusterError as error:
-        raise ConfigError(str(error)) from None
+        return _in_turn(map(measure, counts))
+
+
+def _shared(plan: Plan, gpus: Sequence[Gpu]) -> int:
+    return record(make_console(), plan, SeveralGpus(gpus, plan.job.measure, warn))

@@ -1,7 +1,7 @@
-"""A run on the GPUs of a Ray cluster: an actor per GPU, which has a Session with its processes on its node.
+"""The GPUs of a cluster: a Ray actor on each has a session, as a GPU of this machine has.
 
 Ray places the actors, ships the checkout, and says when a node is gone; points are handed out by SeveralGpus, as among
-the GPUs of one machine. Ray is imported only when a cluster is asked for.
+the GPUs of one machine. Imported only when a cluster is asked for.
 """
 
 from __future__ import annotations
@@ -11,23 +11,31 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import spec_decode_bench
+from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Cells
 from spec_decode_bench.harness.import_by_content import PACKAGES, ROOT, SUITE
 from spec_decode_bench.harness.records.schema import Cell, Segment
+from spec_decode_bench.harness.session.gpus import LocalGpu
 from spec_decode_bench.harness.session.messages import Job, Ready
-from spec_decode_bench.harness.session.session import Progress, Session
 from spec_decode_bench.harness.session.worker import START_LIMIT_S, RunError
 from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 
-if TYPE_CHECKING:
-    from ray.actor import ActorHandle
+# Ray reads them when it is imported.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Else a thread that still asks an actor when a run is interrupted starts a cluster of its own.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+try:
+    import ray
+except ImportError:
+    ray = None
 
 #: The suffixes of what is shipped from beside a file of --variants.
 BESIDE = (".cu", ".cuh", ".py")
@@ -35,60 +43,37 @@ BESIDE = (".cu", ".cuh", ".py")
 MODEL = "accelerator_type:"
 #: Seconds for an actor to be placed on a free GPU and to be ready.
 PLACED_LIMIT_S = START_LIMIT_S + 60
-#: How often an actor that fails before it is ready is started, on whichever node has a free GPU.
-MAX_STARTS = 2
 #: Seconds for a first connection to a cluster.
 REACHED_LIMIT_S = 10.0
 
 
-class ClusterError(Exception):
-    """The cluster cannot be used as asked for; the message says why."""
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """gpus: model -> number of GPUs, on all nodes that are alive."""
-
-    gpus: Mapping[str, int]
-
-    def models(self, wanted: str | None) -> list[str]:
-        """Of ``--accelerators``, or the only one."""
-        if not self.gpus:
-            raise ClusterError("--cluster: Ray knows no GPU model on any node of the cluster")
-        if wanted is None and len(self.gpus) > 1:
-            raise ClusterError(
-                f"--cluster: the cluster has {', '.join(self.gpus)}; choose with --accelerators, one record per model"
-            )
-        models = list(dict.fromkeys((wanted or next(iter(self.gpus))).split(",")))
-        if missing := [model for model in models if model not in self.gpus]:
-            near = did_you_mean(missing[0], list(self.gpus))
-            raise ClusterError(
-                f"--accelerators {wanted}: the cluster has {', '.join(self.gpus)}, not {missing[0]}{near}"
-            )
-        return models
-
-    def number(self, model: str, wanted: str | None) -> int:
-        """GPUs of this model to use: of ``--gpus``, or all."""
-        present = self.gpus[model]
-        if wanted in (None, "all"):
-            return present
-        if not wanted.isdecimal() or not int(wanted):
-            raise ClusterError(f"--gpus {wanted}: with --cluster, give a number of GPUs, or all")
-        if int(wanted) > present:
-            raise ClusterError(f"--gpus {wanted}: the cluster has {counted(present, model + ' GPU')}")
-        return int(wanted)
+def chosen(present: Mapping[str, int], accelerators: str | None, gpus: str | None) -> dict[str, int]:
+    """Model -> how many GPUs of a cluster to use, by ``--accelerators`` and ``--gpus``. Raises ConfigError."""
+    if not present:
+        raise ConfigError("--cluster: Ray knows no GPU model on any node of the cluster")
+    has = f"the cluster has {', '.join(present)}"
+    if accelerators is None and len(present) > 1:
+        raise ConfigError(f"--cluster: {has}; choose with --accelerators, one record per model")
+    models = list(present if accelerators is None else dict.fromkeys(accelerators.split(",")))
+    if missing := next((model for model in models if model not in present), None):
+        near = did_you_mean(missing, list(present))
+        raise ConfigError(f"--accelerators {accelerators}: {has}, not {missing}{near}")
+    if gpus in (None, "all"):
+        return {model: present[model] for model in models}
+    if not gpus.isdecimal() or not int(gpus):
+        raise ConfigError(f"--gpus {gpus}: with --cluster, give a number of GPUs, or all")
+    if short := next((model for model in models if present[model] < int(gpus)), None):
+        raise ConfigError(f"--gpus {gpus}: the cluster has {counted(present[short], short + ' GPU')}")
+    return dict.fromkeys(models, int(gpus))
 
 
 @contextmanager
-def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
-    """Connect to a cluster, or start one of this machine for "local", and ship the checkout."""
-    try:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Else a thread that is still starting a GPU when a run is interrupted starts a cluster of its own.
-        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-        import ray
-    except ImportError:
-        raise ClusterError("--cluster needs Ray: pip install -r requirements-cluster.txt") from None
+def connected(address: str, variant_files: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Connect to a cluster, or start one of this machine for "local", and ship the checkout. Yields its GPUs: model ->
+    number on all nodes that are alive. Raises ConfigError.
+    """
+    if ray is None:
+        raise ConfigError("--cluster needs Ray: pip install -r requirements-cluster.txt")
     _check_reachable(address)
     with tempfile.TemporaryDirectory() as folder:
         _stage(Path(folder), variant_files)
@@ -97,15 +82,14 @@ def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
         try:
             ray.init(address, runtime_env=environment, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # whatever it raises, there is no cluster
-            raise ClusterError(f"--cluster {address}: cannot reach the cluster: {first_line(error)}") from None
+            raise ConfigError(f"--cluster {address}: cannot reach the cluster: {first_line(error)}") from None
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray exits at it; a run keeps what it has
         try:
-            gpus: dict[str, int] = {}
-            for node in ray.nodes():
-                resources = node["Resources"] if node["Alive"] else {}
+            gpus = Counter()
+            for resources in (node["Resources"] for node in ray.nodes() if node["Alive"]):
                 for model in (name.removeprefix(MODEL) for name in resources if name.startswith(MODEL)):
-                    gpus[model] = gpus.get(model, 0) + int(resources.get("GPU", 0))
-            yield Cluster({model: count for model, count in sorted(gpus.items()) if count})
+                    gpus[model] += int(resources.get("GPU", 0))
+            yield dict(sorted((+gpus).items()))
         finally:
             ray.shutdown()
 
@@ -117,7 +101,7 @@ def _check_reachable(address: str) -> None:
         try:
             socket.create_connection((host, int(port)), timeout=REACHED_LIMIT_S).close()
         except (OSError, OverflowError) as error:
-            raise ClusterError(f"--cluster {address}: cannot reach the cluster: {first_line(error)}") from None
+            raise ConfigError(f"--cluster {address}: cannot reach the cluster: {first_line(error)}") from None
 
 
 def _stage(folder: Path, variant_files: Sequence[str]) -> None:
@@ -139,69 +123,39 @@ def shipped_variants(variant_files: Sequence[str]) -> tuple[str, ...]:
 
 def _commit() -> str:
     """Of the checkout, with a plus for uncommitted changes; the copy on a node has no history."""
-    from spec_decode_bench.harness.timing.environment import describe
+    from spec_decode_bench.harness.timing.environment import describe  # it loads torch
 
     environment = describe("cpu")
     return f"{environment.commit or ''}{'+' if environment.dirty else ''}"
 
 
-class _OnNode:
-    """The actor: one Session."""
-
-    def __init__(self, job: Job) -> None:
-        self._session = Session(job)
-
-    def ready(self) -> Ready:
-        return self._session.__enter__().ready
-
-    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
-        lines = [outcome for outcome in self._session.run([item]) if not isinstance(outcome, Progress)]
-        return lines, self._session.timing_s
-
-    def close(self, wait_s: float) -> None:
-        self._session.close(wait_s)
-
-
 class ClusterGpu:
-    """A GPU of a cluster; has the interface of harness.session.gpus.Gpu. model: as Ray names it."""
+    """A GPU of a cluster: asks a LocalGpu that Ray places on a free GPU of a model. model: as Ray names it."""
 
     def __init__(self, name: str, job: Job, model: str) -> None:
-        self.name, self._job, self._model = name, job, model
-        self.timing_s, self.doing = 0.0, ""
-        self._actor: ActorHandle | None = None
-        self._aborted = False
+        self.name, self.doing, self._model = name, "", model
+        # max_restarts: a node that dies costs its GPU; its point goes to another one of this model.
+        place = {"num_gpus": 1, "num_cpus": 1, "accelerator_type": model, "max_restarts": 0}
+        self._actor = ray.remote(**place)(LocalGpu).remote(name, job)
 
     def start(self) -> Ready:
-        for _ in range(MAX_STARTS - 1):
-            try:
-                return self._placed()
-            except RunError:
-                if self._aborted:
-                    raise
-        return self._placed()
+        return self._answer(self._actor.start.remote(), PLACED_LIMIT_S)
 
-    def _placed(self) -> Ready:
-        """Start an actor and wait until it is ready; if it does not get ready, end it."""
-        import ray
-
-        # max_restarts: a node that dies costs its GPU; its point goes to another one of this model.
-        place = {"num_gpus": 1, "num_cpus": 1, "accelerator_type": self._model, "max_restarts": 0}
-        self._actor = ray.remote(**place)(_OnNode).remote(self._job)
-        try:
-            return self._answer(self._actor.ready.remote(), PLACED_LIMIT_S)
-        except RunError:
-            ray.kill(self._actor)
-            raise
-
-    def run(self, item: Cells) -> list[Cell | Segment]:
+    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
         self.doing = f"{item.operator} {item.point}"
-        lines, self.timing_s = self._answer(self._actor.run.remote(item))
-        return lines
+        return self._answer(self._actor.run.remote(item))
 
-    def _answer(self, reference: Any, limit_s: float | None = None) -> Any:
+    def abort(self) -> None:
+        ray.kill(self._actor)
+
+    def close(self, wait_s: float = 30.0) -> None:
+        """The GPU is free again afterwards."""
+        with suppress(RunError):  # it is gone already
+            self._answer(self._actor.close.remote(wait_s), wait_s)
+        self.abort()
+
+    def _answer(self, reference: ray.ObjectRef, limit_s: float | None = None) -> Any:
         """Raises RunError where the GPU is gone, or its session cannot go on."""
-        import ray
-
         try:
             return ray.get(reference, timeout=limit_s)
         except ray.exceptions.GetTimeoutError:
@@ -212,25 +166,6 @@ class ClusterGpu:
             raise RunError(f"its node or its process died ({type(error).__name__})") from None
         except ray.exceptions.RayError as error:  # such as a runtime environment that could not be set up
             raise RunError(first_line(error)) from None
-
-    def abort(self) -> None:
-        import ray
-
-        self._aborted = True
-        if self._actor is not None:
-            ray.kill(self._actor)
-
-    def close(self, wait_s: float) -> None:
-        """The GPU is free again afterwards."""
-        import ray
-
-        if self._actor is not None:
-            try:
-                if wait_s:
-                    ray.get(self._actor.close.remote(wait_s), timeout=wait_s)
-            except ray.exceptions.RayError:  # it is gone already
-                pass
-            ray.kill(self._actor)
 
 
 def cluster_gpus(job: Job, model: str, count: int) -> list[ClusterGpu]:

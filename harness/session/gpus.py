@@ -1,9 +1,15 @@
-"""Several GPUs as one session: each has its own Session, which gets the next point as soon as it is free.
+"""Several GPUs as one session. The life of a point among them:
 
-Runs in the parent process, which never touches a device. Each GPU has a thread, which waits for its worker processes;
-points are handed out, and outcomes yielded, by the thread that iterates over ``SeveralGpus.run``. All cells of a point
-come from one GPU. A GPU that is uncalibrated, throttled or broken returns its point and gets no more, as long as
-another GPU is left.
+1. ``Points`` has it until a GPU is free, and hands it out with its share of the time budget.
+2. The GPU's session verifies and times all its variants (``Gpu.run``), in the thread of this GPU.
+3. ``SeveralGpus.run`` yields its lines, with the numbers that processes have in the record. Where the GPU failed or was
+   throttled, the point goes back to ``Points`` instead, and the GPU gets no more, as long as another one is left.
+
+One loop, in the thread that iterates over ``SeveralGpus.run``, hands points out and takes lines in; the other threads
+only wait for sessions, so nothing is locked. A GPU of this machine (``LocalGpu``) and one of a cluster
+(``harness.session.cluster.ClusterGpu``) differ in how their sessions are started and asked, which is all of ``Gpu``.
+
+Runs in the parent process, which never touches a device.
 """
 
 from __future__ import annotations
@@ -36,39 +42,37 @@ LOCK_NOTE = "host times are measured under a lock, by one worker per machine at 
 
 
 class Gpu(Protocol):
-    """One GPU with its session, used by one thread; ``abort`` may be called by any.
+    """A GPU with its session, asked by one thread; ``abort`` may be called by any.
 
-    name: for messages, such as "GPU 1". timing_s: seconds for which it timed so far. doing: the current activity.
+    name: for messages, such as "GPU 1". doing: the current activity.
     """
 
     name: str
-    timing_s: float
     doing: str
 
     def start(self) -> Ready:
-        """Raises RunError."""
+        """Raises RunError where it cannot be used."""
 
-    def run(self, item: Cells) -> list[Cell | Segment]:
-        """The outcomes of one point. Raises RunError where this GPU cannot go on."""
+    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
+        """The outcomes of a point, and for how many seconds its variants were timed. Raises RunError where this GPU
+        cannot go on.
+        """
 
     def abort(self) -> None:
-        """End its processes; a call that waits for them raises RunError."""
+        """End its processes at once; a call that waits for them raises RunError."""
 
-    def close(self, wait_s: float) -> None: ...
+    def close(self, wait_s: float = 30.0) -> None:
+        """End its processes, after up to ``wait_s`` seconds to finish on their own. Harmless after ``abort``."""
 
 
 class LocalGpu:
-    """A GPU of this machine. job: with the GPU in it. start: as in Session."""
+    """A GPU of the machine that this object is on. job: with the GPU in it. start: as in Session."""
 
     def __init__(self, name: str, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
         self.name, self.doing, self._make = name, "", start
         self._session = Session(job, self._started)
         self._workers: list[Worker] = []
         self._aborted = False
-
-    @property
-    def timing_s(self) -> float:
-        return self._session.timing_s
 
     def start(self) -> Ready:
         return self._session.__enter__().ready
@@ -82,8 +86,9 @@ class LocalGpu:
             worker.kill()  # ``abort`` may have come too early for it
         raise RunError("the run has ended")
 
-    def run(self, item: Cells) -> list[Cell | Segment]:
-        return list(self.outcomes([item]))
+    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
+        before_s = self._session.timing_s
+        return list(self.outcomes([item])), self._session.timing_s - before_s
 
     def outcomes(self, items: Sequence[WorkItem]) -> Iterator[Event]:
         """As Session.run has them; what it is doing goes to ``doing``."""
@@ -100,7 +105,7 @@ class LocalGpu:
         for worker in list(self._workers):
             worker.kill()
 
-    def close(self, wait_s: float) -> None:
+    def close(self, wait_s: float = 30.0) -> None:
         self._session.close(0 if self._aborted else wait_s)
 
 
@@ -110,19 +115,19 @@ class Points:
     def __init__(self, items: Sequence[Cells], time_budget_s: float) -> None:
         self._left = list(items)
         self._budget_s = time_budget_s
-        self._operators: dict[int, set[str]] = {}
+        self._operators: dict[str, set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._left)
 
-    def take(self, member: int) -> Cells:
+    def take(self, gpu: str) -> Cells:
         """The next point for a GPU, with its share of the time budget.
 
         While there are some, it is one of an operator whose variants this GPU has verified and compiled already, and
         then one of the operator with the most cells left for each GPU that has.
         """
-        own_operators = self._operators.setdefault(member, set())
-        known = Counter(name for names in self._operators.values() for name in names)
+        own_operators = self._operators.setdefault(gpu, set())
+        known = Counter(itertools.chain.from_iterable(self._operators.values()))
         cells = Counter()
         for item in self._left:
             cells[item.operator] += len(item.variants)
@@ -147,20 +152,12 @@ class Points:
 
 @dataclass(eq=False)
 class _Member:
-    """number: of its first process in the record. processes: its session's numbers -> those of the record."""
+    """ready: once it has started. processes: its session's numbers -> those of the record."""
 
     gpu: Gpu
     thread: ThreadPoolExecutor
-    number: int = 0
-    processes: dict[int, int] = field(default_factory=dict)
     ready: Ready | None = None
-
-
-@dataclass(frozen=True)
-class _UnderWay:
-    member: _Member
-    item: Cells
-    timed_before_s: float
+    processes: dict[int, int] = field(default_factory=dict)
 
 
 class SeveralGpus:
@@ -170,161 +167,140 @@ class SeveralGpus:
     on_warning: called with a sentence about a GPU that gets no more points.
     """
 
+    environment: Environment
+    ready: Ready
+
     def __init__(self, gpus: Sequence[Gpu], measure: Measure, on_warning: Callable[[str], None]) -> None:
-        self._gpus, self._measure, self._on_warning = gpus, measure, on_warning
-        self._everyone: list[_Member] = []
-        self._members: list[_Member] = []
-        self._dropped: list[str] = []
+        self._measure, self._on_warning = measure, on_warning
+        self._all = [_Member(gpu, ThreadPoolExecutor(1, thread_name_prefix=gpu.name)) for gpu in gpus]
+        self._fit: list[_Member] = []
         self._numbers = itertools.count()
 
     def __enter__(self) -> SeveralGpus:
         """Raises RunError where no GPU can be used, or they differ."""
-        self._everyone = [_Member(gpu, ThreadPoolExecutor(1, thread_name_prefix=gpu.name)) for gpu in self._gpus]
         try:
             self._start()
-        except BaseException:
-            self.close(wait_s=0)
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
         return self
 
     def __exit__(self, error: type | None, *_: Any) -> None:
-        self.close(30.0 if error is None else 0)
+        if error is not None:
+            for member in self._all:
+                member.gpu.abort()
+        for member in self._all:
+            member.thread.submit(member.gpu.close)
+        for member in self._all:
+            member.thread.shutdown()
 
-    @property
-    def ready(self) -> Ready:
-        """Of the first GPU, with notes on the others."""
-        first = self._members[0]
-        names = ", ".join(f"{member.number}: {member.gpu.name}" for member in self._members)
-        notes = (f"measured by {counted(len(self._members), 'worker')} ({names}); {LOCK_NOTE}", *self._dropped)
-        environment = first.ready.environment
-        return structs.replace(
-            first.ready, environment=structs.replace(environment, notes=(*environment.notes, *notes))
-        )
-
-    @property
-    def environment(self) -> Environment:
-        return self.ready.environment
+    def _start(self) -> None:
+        """Bring all GPUs up together, and keep those that can measure."""
+        starting = [(member, member.thread.submit(member.gpu.start)) for member in self._all]
+        unfit: dict[_Member, str] = {}
+        for member, future in starting:
+            try:
+                member.ready = future.result()
+            except RunError as error:
+                unfit[member] = str(error)
+        started = [member for member in self._all if member.ready]
+        if not started:
+            raise RunError("; ".join(f"{member.gpu.name}: {why}" for member, why in unfit.items()))
+        _check_same_model(started)
+        errors = {member: calibration_errors(member.ready, self._measure.cache) for member in started}
+        if not all(errors.values()):  # else all go on, and the record says so
+            unfit |= {member: f"UNCALIBRATED: {found[0]}" for member, found in errors.items() if found}
+        self._fit = [member for member in started if member not in unfit]
+        for member in self._fit:
+            member.processes[0] = next(self._numbers)
+        names = ", ".join(f"{member.processes[0]}: {member.gpu.name}" for member in self._fit)
+        notes = [f"measured by {counted(len(self._fit), 'worker')} ({names}); {LOCK_NOTE}"]
+        for member, why in unfit.items():
+            notes.append(self._dropped(member, f"was not used: {why}"))
+        ready = self._fit[0].ready
+        self.environment = structs.replace(ready.environment, notes=(*ready.environment.notes, *notes))
+        self.ready = structs.replace(ready, environment=self.environment)
 
     def verify_first(self, items: Sequence[Cells]) -> Iterator[Checked]:
         """Nothing: every GPU verifies what it measures."""
         yield from ()
 
     def run(self, items: Sequence[Cells]) -> Iterator[Cell | Segment | Progress]:
-        """The outcomes of all points, each of one GPU."""
-        for member in self._members[1:]:
-            yield segment(member.ready, member.gpu.name, self._measure.cache, member.number)
+        """The outcomes of all points, each of one GPU. Raises RunError where the last GPU cannot go on."""
+        for member in self._fit[1:]:
+            yield segment(member.ready, member.gpu.name, self._measure.cache, member.processes[0])
         done, total = 0, sum(len(item.variants) for item in items)
         points = Points(items, self._measure.time_budget_s)
-        busy: dict[Future, _UnderWay] = {}
+        free = list(self._fit)
+        busy: dict[Future, tuple[_Member, Cells]] = {}
         while points or busy:
-            at_work = [task.member for task in busy.values()]
-            for member in [member for member in self._members if member not in at_work][: len(points)]:
-                item = points.take(member.number)
-                busy[member.thread.submit(member.gpu.run, item)] = _UnderWay(member, item, member.gpu.timing_s)
+            while points and free:
+                member = free.pop(0)
+                item = points.take(member.gpu.name)
+                busy[member.thread.submit(member.gpu.run, item)] = member, item
             for future in wait(busy, timeout=SHOWN_EVERY_S, return_when=FIRST_COMPLETED).done:
-                for line in self._finished(points, busy.pop(future), future):
+                member, item = busy.pop(future)
+                for line in self._lines(future, member, item, points):
                     done += isinstance(line, Cell)
                     yield line
-            for member in self._members:
+                if member in self._fit:
+                    free.append(member)
+            for member in self._fit:
                 yield Progress(done, total, f"{member.gpu.name}: {member.gpu.doing}")
         yield Progress(total, total, "")
 
-    def close(self, wait_s: float = 30.0) -> None:
-        """End all processes; they get ``wait_s`` seconds to finish by themselves."""
-        if not wait_s:
-            for member in self._everyone:
-                member.gpu.abort()
-        for member in self._everyone:
-            member.thread.submit(member.gpu.close, wait_s)
-        for member in self._everyone:
-            member.thread.shutdown()
-
-    # --- GPUs ---------------------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        """Bring all GPUs up together, and keep those that can measure."""
-        starting = {member.thread.submit(member.gpu.start): member for member in self._everyone}
-        wait(starting)
-        reasons: dict[str, str] = {}
-        for future, member in starting.items():
-            if isinstance(error := future.exception(), RunError):
-                reasons[member.gpu.name] = str(error)
-            else:
-                member.ready = future.result()
-        started = [member for member in self._everyone if member.ready is not None]
-        if not started:
-            raise RunError("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
-        _check_same_model(started)
-        uncalibrated = {
-            member.gpu.name: f"UNCALIBRATED: {errors[0]}"
-            for member in started
-            if (errors := calibration_errors(member.ready, self._measure.cache))
-        }
-        if len(uncalibrated) < len(started):  # else all go on, and the record says so
-            reasons |= uncalibrated
-        self._members = [member for member in started if member.gpu.name not in reasons]
-        for member in self._members:
-            member.number = member.processes[0] = next(self._numbers)
-        for name, reason in reasons.items():
-            self._dropped.append(f"{name} was not used: {reason}")
-            self._on_warning(self._dropped[-1])
-
-    # --- points -------------------------------------------------------------------------------------------------------
-
-    def _finished(self, points: Points, task: _UnderWay, future: Future) -> Iterator[Cell | Segment]:
-        """The lines of a point, unless another GPU measures it again. Raises RunError where there is none."""
-        member, error = task.member, future.exception()
-        if error is not None and not isinstance(error, RunError):
-            raise error
-        lines = [] if error else future.result()
-        why = str(error) if error else _throttled(lines)
-        points.return_time(task.item.budget_s - (member.gpu.timing_s - task.timed_before_s))
-        if error and len(self._members) == 1:
-            raise error
-        if why is not None and len(self._members) > 1:
-            yield self._retired(member, why)
-            points.give_back(task.item)
+    def _lines(self, future: Future, member: _Member, item: Cells, points: Points) -> Iterator[Cell | Segment]:
+        """The lines of a point. Where another GPU measures it again, none of its cells."""
+        is_last = len(self._fit) == 1
+        try:
+            lines, seconds = future.result()
+            why = _throttled(lines)
+        except RunError as error:
+            if is_last:
+                raise
+            lines, seconds, why = [], 0.0, str(error)
+        points.return_time(item.budget_s - seconds)
+        if why is not None and not is_last:
+            points.give_back(item)
+            self._fit.remove(member)
+            text = self._dropped(member, f"hands its points to the other GPUs: {why}")
+            # A line, so that the record names it, too; its cells so far are good.
+            yield segment(member.ready, text, self._measure.cache, next(self._numbers))
             lines = [line for line in lines if isinstance(line, Segment)]
         for line in lines:
             if line.process not in member.processes:
                 member.processes[line.process] = next(self._numbers)
             yield structs.replace(line, process=member.processes[line.process])
 
-    def _retired(self, member: _Member, why: str) -> Segment:
-        self._members.remove(member)
-        text = f"{member.gpu.name} hands its points to the other GPUs: {why}"
+    def _dropped(self, member: _Member, why: str) -> str:
+        """End the processes of a GPU that gets no more points, and say so."""
+        member.gpu.abort()
+        text = f"{member.gpu.name} {why}"
         self._on_warning(text)
-        # A line, so that the record names it, too; its cells so far are good.
-        return segment(member.ready, text, self._measure.cache, next(self._numbers))
+        return text
 
 
 def _check_same_model(members: Sequence[_Member]) -> None:
     """Raises RunError where cells of these GPUs must not be in the same record, and where two are one and the same."""
-    first, *others = members
-    known: dict[str, str] = {}
+    first, known = members[0], {}
     for member in members:
-        gpu_id = member.ready.environment.gpu_id
-        if gpu_id is not None and (other := known.setdefault(gpu_id, member.gpu.name)) != member.gpu.name:
+        name, environment = member.gpu.name, member.ready.environment
+        other = known.setdefault(environment.gpu_id, name)
+        if environment.gpu_id is not None and other != name:
+            raise RunError(f"{other} and {name} are the same device, so they would disturb each other; name it once")
+        for difference in differences(first.ready.environment, environment, "one_record"):
             raise RunError(
-                f"{other} and {member.gpu.name} are the same device, so they would disturb each other; name it once"
-            )
-    for other in others:
-        for difference in differences(first.ready.environment, other.ready.environment, "one_record"):
-            raise RunError(
-                f"{other.gpu.name} has {difference.respect} {difference.theirs}, {first.gpu.name} has "
-                f"{difference.ours}; a record holds one kind of GPU and machine, so run them one after the other"
+                f"{name} has {difference.respect} {difference.theirs}, {first.gpu.name} has {difference.ours}; "
+                "a record holds one kind of GPU and machine, so run them one after the other"
             )
 
 
-def _throttled(lines: Sequence[Any]) -> str | None:
+def _throttled(lines: Sequence[Cell | Segment]) -> str | None:
     """Why a GPU is too slow now to go on; None where it is not."""
-    metrics = [line.metrics for line in lines if isinstance(line, Cell) and line.metrics and line.metrics.rounds]
-    rounds = sum(cell_metrics.rounds for cell_metrics in metrics)
-    disturbed = sum(cell_metrics.disturbed for cell_metrics in metrics)
+    metrics = [line.metrics for line in lines if isinstance(line, Cell) and line.metrics]
+    rounds, disturbed = sum(of_cell.rounds for of_cell in metrics), sum(of_cell.disturbed for of_cell in metrics)
     if disturbed <= THROTTLED_SHARE * rounds:
         return None
-    reasons = Counter()
-    for cell_metrics in metrics:
-        reasons.update(cell_metrics.discarded)
+    reasons = sum((Counter(of_cell.discarded) for of_cell in metrics), Counter())
     reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
     return f"throttled or below its clock{reason} in {disturbed} of {counted(rounds, 'sample')} of a point"

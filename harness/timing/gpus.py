@@ -6,7 +6,6 @@ import os
 import re
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import takewhile
 from pathlib import Path
 
 import pynvml
@@ -36,20 +35,17 @@ def visible_gpus() -> list[VisibleGpu]:
         uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in present]
     except pynvml.NVMLError:
         return []
-    entries = uuids
-    if (chosen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        entries = [entry.strip() for entry in chosen.split(",") if entry.strip()]
-        # CUDA ignores an index that no GPU has, such as -1, and all entries behind it.
-        is_there = lambda entry: not entry.lstrip("-").isdecimal() or 0 <= int(entry) < len(present)  # noqa: E731
-        entries = list(takewhile(is_there, entries))
-    return [VisibleGpu(i, entry, _used_by(_handle(entry, present, uuids))) for i, entry in enumerate(entries)]
-
-
-def _handle(entry: str, present: list, uuids: list[str]):
-    """NVML's handle of an entry of CUDA_VISIBLE_DEVICES; None for one that NVML does not list, such as a MIG device."""
-    if entry.isdecimal():
-        return present[int(entry)] if int(entry) < len(present) else None
-    return next((handle for handle, uuid in zip(present, uuids, strict=True) if uuid.startswith(entry)), None)
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = []
+    for entry in uuids if wanted is None else filter(None, map(str.strip, wanted.split(","))):
+        if entry.lstrip("-").isdecimal():
+            if not 0 <= int(entry) < len(present):  # CUDA ignores all entries from there on
+                break
+            handle = present[int(entry)]
+        else:  # NVML does not list some, such as a MIG device
+            handle = next((found for found, uuid in zip(present, uuids, strict=True) if uuid.startswith(entry)), None)
+        gpus.append(VisibleGpu(len(gpus), entry, _used_by(handle)))
+    return gpus
 
 
 def _used_by(handle) -> tuple[str, ...]:

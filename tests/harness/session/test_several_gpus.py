@@ -1,289 +1,263 @@
-"""A run on several GPUs, with workers that answer from a script: who gets which point, what the record says of it, and
-what happens when a GPU is no good.
+"""Points among several GPUs: each planned cell once and from one GPU, whatever becomes of the GPUs, and what the record
+says of them.
 """
 
 import os
+import re
 import signal
 import threading
 import time
 from collections import Counter
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.load import ConfigError, Measure
 from spec_decode_bench.harness.config.work_items import keys_of
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, Metrics, Segment
 from spec_decode_bench.harness.session import worker
-from spec_decode_bench.harness.session.cluster import _stage
+from spec_decode_bench.harness.session.cluster import _stage, chosen
 from spec_decode_bench.harness.session.gpus import LocalGpu, Points, SeveralGpus
-from spec_decode_bench.harness.session.messages import Fatal, Heartbeat, Job, Ready
+from spec_decode_bench.harness.session.messages import Fatal, Job, Ready
 from spec_decode_bench.harness.session.session import Progress, header
-from spec_decode_bench.harness.session.supervised_worker import MAX_STARTS
-from spec_decode_bench.harness.session.worker import RunError, WorkerDied, start_worker
+from spec_decode_bench.harness.session.worker import RunError, start_worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items
 from tests.processes import has_ended, listening, run_python
-from tests.tier import full
-
-#: GPU -> its clock; the other GPU's kernels take twice as long.
-CLOCKS_MHZ = {"GPU 0": 1980, "GPU 1": 990}
+from tests.tier import examples, full
 
 
+@cache
 def calibrated(name, **changes):
-    environment = factory.gpu_environment(gpu_id=name, sm_clock_mhz=CLOCKS_MHZ[name], **changes)
-    return Ready(environment, factory.calibration(np.random.default_rng(CLOCKS_MHZ[name])), {})
+    environment = factory.gpu_environment(gpu_id=name, **changes)
+    return Ready(environment, factory.calibration(np.random.default_rng(int(name[-1]))), {})
 
 
 def uncalibrated(name):
-    ready = calibrated(name)
-    wrong = replace(ready.calibration, chase_cycles={"l2": [300.0], "memory": [310.0], "hot": [300.0]})
-    return Ready(ready.environment, wrong, {})
+    calibration = replace(calibrated(name).calibration, chase_cycles={"l2": [300.0], "memory": [310.0], "hot": [300.0]})
+    return replace(calibrated(name), calibration=calibration)
 
 
-def timed_on(gpu, seconds=0.0):
-    """Events of an evaluator on a GPU of CLOCKS_MHZ: a kernel of 1980 cycles."""
+class Scripted:
+    """A GPU without processes, which times for as long as it may, and has its number for a time.
 
-    def script(item):
-        for name in item.variants:
-            yield Heartbeat(name, "measure")
-            time.sleep(seconds)
-            one = cell(item, name)
-            taken = Metrics(bytes_moved=1, rounds=3, eager_us=[1980 / CLOCKS_MHZ[gpu]] * 3)
-            yield replace(one, metrics=taken)
+    fate:  "fails" or "throttled", and after how many points; None for neither.
+    ready: what it answers, or raises.
+    """
 
-    return script
+    def __init__(self, number, fate=None, ready=None, pause_s=0.0) -> None:
+        self.name, self.doing, self.number = f"GPU {number}", "", number
+        self.fate, self.good = fate or (None, 0)
+        self.ready, self.pause_s = ready or calibrated(self.name), pause_s
+        self.points, self.timed_s, self.ends = 0, 0.0, []
 
+    def start(self):
+        if isinstance(self.ready, Exception):
+            raise self.ready
+        return self.ready
 
-def throttled_from(point, gpu):
-    """From this point on, every sample is kept although the GPU is throttled."""
+    def run(self, item):
+        time.sleep(self.pause_s)
+        fate = self.fate if self.points >= self.good else None
+        self.points += 1
+        if fate == "fails":
+            raise RunError("its node died")
+        self.timed_s += item.budget_s
+        taken = Metrics(bytes_moved=1, rounds=3, eager_us=[float(self.number)] * 3)
+        if fate == "throttled":
+            taken = replace(taken, disturbed=3, discarded={"software power cap": 9})
+        return [replace(cell(item, name), metrics=taken) for name in item.variants], item.budget_s
 
-    def script(item):
-        for event in timed_on(gpu)(item):
-            if isinstance(event, Cell) and item.axes["n"] >= point:
-                disturbed = replace(event.metrics, disturbed=3, discarded={"software power cap": 9})
-                event = replace(event, metrics=disturbed)
-            yield event
+    def abort(self):
+        self.ends.append("abort")
 
-    return script
-
-
-class Host:
-    """GPUs by name -> script and answer to the job; runs points on them and keeps what they say."""
-
-    def __init__(self, gpus, **measure) -> None:
-        self.workers = {name: FakeWorkers(script, [answer]) for name, (script, answer) in gpus.items()}
-        self.lines, self.progress, self.warnings = [], [], []
-        # Without an auditor, as all fake workers here answer as evaluators.
-        job = Job("cuda", (), 0, Measure(audit=False, **measure), timed=True, host_lock=True)
-        local = [LocalGpu(name, job, workers) for name, workers in self.workers.items()]
-        self.session = SeveralGpus(local, job.measure, self.warnings.append)
-
-    def run(self, plan):
-        with self.session:
-            self.ready = self.session.ready
-            for one in self.session.run(plan):
-                (self.progress if isinstance(one, Progress) else self.lines).append(one)
-        return self
-
-    def asked(self, gpu):
-        return self.workers[gpu].asked["evaluate"]
-
-    def gpu_of(self, cell):
-        """The number of the GPU whose process measured a cell: in these tests each has one process, in order."""
-        return {0: 0, **{one.process: int(one.environment.gpu_id[-1]) for one in self.segments}}[cell.process]
-
-    @property
-    def cells(self):
-        return [line for line in self.lines if isinstance(line, Cell)]
-
-    @property
-    def segments(self):
-        return [line for line in self.lines if isinstance(line, Segment)]
-
-    def points_by_gpu(self):
-        return Counter(gpu for gpu, _ in {(self.gpu_of(one), one.point) for one in self.cells})
+    def close(self):
+        self.ends.append("close")
 
 
-def each_once(host, plan):
-    assert sorted(one.key for one in host.cells) == sorted(keys_of(plan))
-    done = [one.done for one in host.progress]
+def shared(gpus, plan):
+    """What becomes of a plan on some GPUs, checked for what is always true: each cell once, points whole from one GPU.
+
+    names: process -> GPU.
+    """
+    warnings, lines, session_ready, error = [], [], None, None
+    try:
+        with SeveralGpus(gpus, Measure(time_budget_s=10.0, audit=False), warnings.append) as session:
+            session_ready = session.ready
+            lines.extend(session.run(plan))
+    except RunError as stopped:
+        error = str(stopped)
+    cells, segments = ([line for line in lines if isinstance(line, kind)] for kind in (Cell, Segment))
+    done = [line.done for line in lines if isinstance(line, Progress)]
+    planned, measured = keys_of(plan), Counter(one.key for one in cells)
+    assert measured <= Counter(planned)
+    if error is None:
+        assert measured.total() == done[-1] == len(planned)
     assert done == sorted(done)
-    assert (host.progress[-1].done, host.progress[-1].total) == (len(host.cells), len(host.cells))
+    names = {0: session_ready and session_ready.environment.gpu_id}
+    names |= {one.process: one.environment.gpu_id for one in segments}
+    assert len(names) == 1 + len(segments)
+    assert len({(one.operator, one.point, names[one.process]) for one in cells}) * 3 == len(cells)
+    return SimpleNamespace(
+        cells=cells, segments=segments, names=names, warnings=warnings, ready=session_ready, error=error
+    )
 
 
-@pytest.fixture
-def two():
-    """Two GPUs of one model with different clocks."""
-    return {gpu: (timed_on(gpu), calibrated(gpu)) for gpu in CLOCKS_MHZ}
+FATES = st.none() | st.tuples(st.sampled_from(["fails", "throttled"]), st.integers(0, 3))
 
 
-def test_points_go_to_whichever_gpu_is_free(two):
-    """The second GPU is slower in verifying: it must not get half of the points, and no point may wait for it."""
-    two["GPU 1"] = (timed_on("GPU 1", seconds=0.05), calibrated("GPU 1"))
-    plan = items(12)
-    host = Host(two).run(plan)
-    each_once(host, plan)
-    assert host.points_by_gpu()[0] > 2 * host.points_by_gpu()[1] > 0
+@given(st.lists(FATES, min_size=1, max_size=4), st.integers(0, 8))
+@settings(max_examples=examples(300), deadline=None)
+def test_whatever_becomes_of_gpus_no_variant_is_blamed_and_no_time_is_lost(fates, points):
+    gpus = [Scripted(number, fate) for number, fate in enumerate(fates)]
+    run = shared(gpus, items(points))
+    unfit = [gpu for gpu in gpus if "abort" in gpu.ends]
+    if run.error:
+        assert (run.error, unfit) == ("its node died", gpus)
+        assert None not in fates
+    else:
+        assert len(run.warnings) == len(unfit) < len(gpus)
+        assert sum(gpu.timed_s for gpu in gpus) == pytest.approx(10.0 if points else 0.0)
+    assert {one.status for one in run.cells} <= {"passed"}
+    assert all(one.metrics.eager_us[0] == int(run.names[one.process][-1]) for one in run.cells)
+    if None in fates:  # the last one keeps its points although it is throttled, as in a run on one GPU
+        assert not any(one.metrics.disturbed for one in run.cells)
+    assert all(gpu.ends.count("close") == 1 for gpu in gpus)
 
 
-def test_a_record_of_two_gpus_tells_which_of_them_timed_a_cell(two, tmp_path):
-    """Of cells that stand between each other, and through the file."""
-    both_busy = threading.Barrier(2, timeout=60)
+def test_points_go_to_whichever_gpu_is_free():
+    """A slow GPU must not get half of the points, and no point may wait for it."""
+    fast, slow = Scripted(0), Scripted(1, pause_s=0.1)
+    shared([fast, slow], items(12))
+    assert fast.points > 2 * slow.points > 0
 
-    def waits(script):
-        def together(task):
-            both_busy.wait()
-            yield from script(task)
 
-        return together
-
-    host = Host({gpu: (waits(script), ready) for gpu, (script, ready) in two.items()})
+def test_a_record_of_two_gpus_tells_which_of_them_timed_a_cell(tmp_path):
+    run = shared([Scripted(0, pause_s=0.01), Scripted(1, pause_s=0.01)], items(6))
     writer = Writer(tmp_path / "run.jsonl")
-    config = {"name": "test", "measure": {"cache": "hot"}}
-    host.run(items(6))
-    writer.write(header(host.ready, config, command="", seed=0))
-    for line in host.lines:
+    writer.write(header(run.ready, {"name": "test", "measure": {"cache": "hot"}}, command="", seed=0))
+    for line in (*run.segments, *run.cells):
         writer.write(line)
     writer.close()
-    run = read_run(tmp_path / "run.jsonl")
-    assert host.points_by_gpu() == {0: 3, 1: 3}
-    assert [one.process for one in run.cells] != sorted(one.process for one in run.cells)
-    for one in run.cells:
-        environment = run.process_of(one).environment
-        assert one.metrics.eager_us == [1980 / environment.sm_clock_mhz] * 3
-        assert environment.gpu_id == f"GPU {one.process}"
-        assert run.calibration_of(one) == run.process_of(one).calibration
-    assert [(segment.process, segment.why) for segment in run.segments] == [(1, "GPU 1")]
-    (note,) = run.header.environment.notes
+    read = read_run(tmp_path / "run.jsonl")
+    assert {one.process for one in read.cells} == {0, 1}
+    for one in read.cells:
+        gpu = f"GPU {one.metrics.eager_us[0]:.0f}"
+        assert read.process_of(one).environment.gpu_id == gpu
+        assert read.calibration_of(one) == read.process_of(one).calibration
+    assert [(segment.process, segment.why) for segment in read.segments] == [(1, "GPU 1")]
+    (note,) = read.header.environment.notes
     assert note.startswith("measured by 2 workers (0: GPU 0, 1: GPU 1); host times are measured under a lock")
 
 
-def test_all_cells_of_a_point_come_from_one_gpu(two):
-    host = Host(two).run(items(8))
-    assert len({(one.point, one.process) for one in host.cells}) == 8
-
-
-def test_a_gpu_whose_timer_is_not_calibrated_measures_nothing(two):
-    two["GPU 0"] = (timed_on("GPU 0"), uncalibrated("GPU 0"))
-    plan = items(4)
-    host = Host(two).run(plan)
-    each_once(host, plan)
-    assert host.asked("GPU 0") == []
-    assert host.ready.environment.gpu_id == "GPU 1"
-    (warning,) = host.warnings
-    assert warning.startswith("GPU 0 was not used: UNCALIBRATED: cache state not confirmed: ")
-    assert warning in host.ready.environment.notes
+@pytest.mark.parametrize(
+    ("unfit", "why"),
+    [
+        (uncalibrated("GPU 0"), "UNCALIBRATED: cache state not confirmed: "),
+        (RunError("cannot use the device: no device"), "cannot use the device: no device"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_measures_nothing(unfit, why):
+    gpus = [Scripted(0, ready=unfit), Scripted(1)]
+    run = shared(gpus, items(4))
+    assert gpus[0].points == 0
+    assert run.ready.environment.gpu_id == "GPU 1"
+    (warning,) = run.warnings
+    assert warning.startswith(f"GPU 0 was not used: {why}")
+    assert warning in run.ready.environment.notes
 
 
 def test_where_no_gpu_is_calibrated_all_go_on_and_the_record_says_so():
-    host = Host({gpu: (timed_on(gpu), uncalibrated(gpu)) for gpu in CLOCKS_MHZ}).run(items(4))
-    assert (len(host.cells), host.warnings) == (12, [])
-    assert host.segments[0].uncalibrated
+    run = shared([Scripted(number, ready=uncalibrated(f"GPU {number}")) for number in range(2)], items(4))
+    assert run.warnings == []
+    assert run.segments[0].uncalibrated
 
 
-def test_a_throttled_gpu_gives_its_point_back_and_gets_no_more(two):
-    two["GPU 1"] = (throttled_from(0, "GPU 1"), calibrated("GPU 1"))
-    plan = items(6)
-    host = Host(two).run(plan)
-    each_once(host, plan)
-    assert host.points_by_gpu() == {0: 6}
-    assert [one.metrics.disturbed for one in host.cells] == [0] * 18
-    assert host.asked("GPU 1") == [("a", "b", "c")]
-    why = "throttled or below its clock (software power cap) in 9 of 9 samples of a point"
-    text = f"GPU 1 hands its points to the other GPUs: {why}"
-    assert host.warnings == [text]
-    assert host.segments[-1].why == text
+@pytest.mark.parametrize(
+    ("fate", "why"),
+    [
+        ("throttled", "throttled or below its clock (software power cap) in 9 of 9 samples of a point"),
+        ("fails", "its node died"),
+    ],
+)
+def test_a_gpu_that_hands_its_points_over_is_named(fate, why):
+    gpus = [Scripted(0), Scripted(1, (fate, 0))]
+    run = shared(gpus, items(6))
+    assert gpus[1].points == 1
+    assert run.warnings == [f"GPU 1 hands its points to the other GPUs: {why}"]
+    assert run.segments[-1].why == run.warnings[0]
 
 
-def test_the_last_gpu_keeps_its_points_although_it_is_throttled():
-    """They are marked, as in a run on one GPU."""
-    host = Host({gpu: (throttled_from(0, gpu), calibrated(gpu)) for gpu in CLOCKS_MHZ}).run(items(4))
-    assert len(host.warnings) == 1
-    assert [one.metrics.disturbed for one in host.cells] == [3] * 12
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        (
+            calibrated("GPU 0"),
+            calibrated("GPU 1", gpu="A100"),
+            "GPU 1 has gpu A100, GPU 0 has NVIDIA H200; a record holds one",
+        ),
+        # As where CUDA_VISIBLE_DEVICES came too late for a process.
+        (calibrated("GPU 0"), calibrated("GPU 0"), "GPU 0 and GPU 1 are the same device"),
+        (RunError("a"), RunError("b"), "GPU 0: a; GPU 1: b"),
+    ],
+)
+def test_why_gpus_cannot_share_a_run_is_one_sentence(first, second, sentence):
+    gpus = [Scripted(0, ready=first), Scripted(1, ready=second)]
+    assert shared(gpus, items(2)).error.startswith(sentence)
+    assert [gpu.ends for gpu in gpus] == [["abort", "close"]] * 2
 
 
-def test_a_gpu_whose_worker_cannot_be_replaced_gives_its_point_back(two):
-    """It dies at its first point, and then its GPU is gone."""
-    two["GPU 0"] = (timed_on("GPU 0", seconds=0.01), calibrated("GPU 0"))
-    two["GPU 1"] = (lambda item: iter([WorkerDied(KILLED)]), calibrated("GPU 1"))
-    plan, host = items(4), Host(two)
-    host.workers["GPU 1"].starts["evaluate"].append(Fatal("no device"))
-    host.run(plan)
-    each_once(host, plan)
-    assert {(host.gpu_of(one), one.status) for one in host.cells} == {(0, "passed")}
-    assert host.warnings == ["GPU 1 hands its points to the other GPUs: cannot use the device: no device"]
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_variant_that_kills_its_worker_fails_on_the_gpu_it_ran_on_and_nowhere_else(is_gone):
+    """Unless the worker cannot be replaced: then its point is measured elsewhere."""
+    job = Job("cuda", (), 0, Measure(audit=False), timed=True)
+    workers = FakeWorkers(
+        evaluator(dies_verifying="b"), [calibrated("GPU 1"), *([Fatal("no device")] if is_gone else [])]
+    )
+    run = shared([Scripted(0), LocalGpu("GPU 1", job, workers)], items(6))
+    failed = {(run.names[one.process], one.variant) for one in run.cells if one.status != "passed"}
+    if is_gone:
+        assert failed == set()
+        assert run.warnings == ["GPU 1 hands its points to the other GPUs: cannot use the device: no device"]
+    else:
+        assert failed == {("GPU 1", "b")}
+        assert KILLED in [one.why for one in run.segments if one.environment.gpu_id == "GPU 1"]
 
 
-def test_the_run_ends_where_the_last_gpu_is_gone():
-    """Its cells so far are kept."""
-    gone = {gpu: (lambda item: iter([WorkerDied(KILLED)]), calibrated(gpu)) for gpu in CLOCKS_MHZ}
-    host = Host(gone)
-    for workers in host.workers.values():
-        workers.starts["evaluate"].append(Fatal("no device"))
-    with pytest.raises(RunError, match="cannot use the device: no device"):
-        host.run(items(4))
-
-
-def test_a_variant_that_kills_its_worker_fails_on_the_gpu_it_ran_on_and_nowhere_else(two):
-    plan = items(6)
-    host = Host(two | {"GPU 1": (evaluator(dies_verifying="b"), calibrated("GPU 1"))}).run(plan)
-    each_once(host, plan)
-    fates = {(host.gpu_of(one), one.variant): one.status for one in host.cells}
-    assert fates[1, "b"] == "failed"
-    assert {fate for key, fate in fates.items() if key != (1, "b")} == {"passed"}
-    assert KILLED in [segment.why for segment in host.segments if segment.environment.gpu_id == "GPU 1"]
-
-
-def test_gpus_of_two_models_are_refused(two):
-    two["GPU 1"] = (timed_on("GPU 1"), calibrated("GPU 1", gpu="NVIDIA A100"))
-    with pytest.raises(RunError, match="GPU 1 has gpu NVIDIA A100, GPU 0 has NVIDIA H200"):
-        Host(two).run([])
-
-
-def test_one_device_under_two_names_is_refused(two):
-    """As where CUDA_VISIBLE_DEVICES came too late for a process."""
-    two["GPU 1"] = (timed_on("GPU 1"), calibrated("GPU 0"))
-    with pytest.raises(RunError, match="GPU 0 and GPU 1 are the same device"):
-        Host(two).run([])
-
-
-def test_where_no_gpu_comes_up_the_reasons_are_named():
-    broken = {gpu: (evaluator(), WorkerDied(KILLED)) for gpu in CLOCKS_MHZ}
-    with pytest.raises(RunError, match=f"GPU 0: the worker could not start: {KILLED}; GPU 1: the worker could not"):
-        Host(broken).run([])
-    assert MAX_STARTS == 3
-
-
-def test_an_error_of_the_record_ends_the_run_and_the_threads(two):
-
+def test_an_error_of_the_record_ends_all_gpus():
     def keep(line):
         raise OSError("no space left")
 
-    with pytest.raises(OSError, match="no space left"), Host(two).session as session:
+    gpus = [Scripted(0), Scripted(1)]
+    with pytest.raises(OSError, match="no space left"), SeveralGpus(gpus, Measure(), print) as session:
         any(map(keep, session.run(items(4))))
-    assert not [one for one in threading.enumerate() if one.name.startswith("GPU ")]
+    assert [gpu.ends for gpu in gpus] == [["abort", "close"]] * 2
 
 
 def test_the_time_budget_is_shared_as_on_one_gpu():
     """Four points with one, two, ... variants; nothing is timed in between, so each cell gets as much."""
     plan = [items(n, "abcd"[:n])[-1] for n in (1, 2, 3, 4)]
     points = Points(plan, 10.0)
-    shares = [points.take(member) for member in (0, 1, 0, 1)]
+    shares = [points.take(gpu) for gpu in ("A", "B", "A", "B")]
     assert [item.budget_s / len(item.variants) for item in shares] == pytest.approx([1.0] * 4)
     points = Points(plan, 10.0)
-    points.return_time(points.take(0).budget_s - 0.4)  # it took 0.4 s
-    assert points.take(0).budget_s == pytest.approx(9.6 * 2 / 9)
+    points.return_time(points.take("A").budget_s - 0.4)  # it took 0.4 s
+    assert points.take("A").budget_s == pytest.approx(9.6 * 2 / 9)
 
 
-def test_a_worker_stays_with_an_operator_that_it_has_verified():
-    """The other one begins with another operator, and helps where its own has no points left."""
-    points = Points([*items(4), *items(3, operator="p")], 1.0)
-    taken = [points.take(member).operator for member in (0, 1, 0, 1, 1, 1, 0)]
-    assert taken == ["o", "p", "o", "p", "p", "o", "o"]
+def test_a_gpu_stays_with_an_operator_that_it_has_verified():
+    """Another one begins with another operator, and helps where its own has no points left."""
+    points = Points([*items(4), *items(2, operator="p")], 1.0)
+    assert points.take("A").operator == "o"
+    assert [points.take("B").operator for _ in range(4)] == ["p", "p", "o", "o"]
+    assert points.take("A").operator == "o"
     assert not points
 
 
@@ -297,7 +271,7 @@ def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):
         return started[-1]
 
     job = Job("cpu", (), 0, Measure(), timed=False)
-    gpus = [LocalGpu(name, job, start) for name in CLOCKS_MHZ]
+    gpus = [LocalGpu(name, job, start) for name in ("GPU 0", "GPU 1")]
     with listening(signal.SIGINT):
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt), SeveralGpus(gpus, Measure(), print) as session:
@@ -320,3 +294,24 @@ def test_the_checkout_that_is_shipped_to_a_cluster_has_every_variant(tmp_path):
     assert done.stdout.split() == [str(tmp_path / "spec_decode_bench"), *(one.id for one in discover().variants)], (
         done.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "gpus", "wanted"),
+    [
+        ("H100", None, {"H100": 2}),
+        ("H200,H100", "all", {"H200": 1, "H100": 2}),
+        ("H100,H200", "1", {"H100": 1, "H200": 1}),
+        (None, None, "--cluster: the cluster has H100, H200; choose with --accelerators"),
+        ("B200", None, "--accelerators B200: the cluster has H100, H200, not B200; did you mean H200?"),
+        ("H100,H200", "2", "--gpus 2: the cluster has 1 H200 GPU"),
+        ("H100", "device=0", "--gpus device=0: with --cluster, give a number of GPUs, or all"),
+    ],
+)
+def test_gpus_of_a_cluster_are_chosen_by_model_and_number(accelerators, gpus, wanted):
+    present = {"H100": 2, "H200": 1}
+    if isinstance(wanted, dict):
+        assert chosen(present, accelerators, gpus) == wanted
+    else:
+        with pytest.raises(ConfigError, match=re.escape(wanted)):
+            chosen(present, accelerators, gpus)
