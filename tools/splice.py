@@ -46,7 +46,7 @@ from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_fa
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash, variant_files
 from spec_decode_bench.harness.discover import ROOT, discover
 from spec_decode_bench.harness.records import schema
-from spec_decode_bench.harness.records.differences import MATTERS, PURPOSES, Purpose, matters
+from spec_decode_bench.harness.records.differences import NOTED, REFUSED
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, Run, Status
@@ -850,19 +850,19 @@ def gpus() -> list[str]:
     return [*markdown_table(list(table.heads), rows, texts=2), "", below, *stale(timed_in(*_of_each_gpu("full")))]
 
 
-def respects() -> list[str]:
-    """Purpose -> the respects that matter for it; of the settings those, too, that do not."""
-
-    def shown(purpose: Purpose) -> str:
-        found = [f"`{name}`" if "_" in name else name for name in MATTERS if matters(name, purpose)]
-        settings = {name.removeprefix("config."): matters(name, purpose) for name in MATTERS if "config." in name}
-        if "config" not in found:
-            return ", ".join(found)
-        found = [name for name in found if "config." not in name]
-        left_out = ", ".join(f"`{name}`" for name, counts in settings.items() if not counts)
-        return ", ".join(found).replace("config", f"config (without {left_out})" if left_out else "config")
-
-    return markdown_table(["records that", "respects"], [[text, shown(name)] for name, text in PURPOSES.items()], 2)
+def same_in_both() -> list[str]:
+    """What two records are to be -> what must not differ then."""
+    words = {
+        "compare": "are compared",
+        "any_config": "are compared with `--any-config`",
+        "side": "are one side of a comparison",
+        "history": "make one `history`",
+        "state": "share a place on its time axis; else they get two",
+        "merge": "are merged as shards",
+        "one_record": "come from the GPUs of one run, or from a run and its `--resume`",
+    }
+    rows = [[text, ", ".join(f"`{name}`" for name in sorted((REFUSED | NOTED)[use]))] for use, text in words.items()]
+    return markdown_table(["records that", "have the same"], rows, 2)
 
 
 def fields_of(struct: type) -> list[str]:
@@ -930,7 +930,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "error-rates-by-processes": error_rates_by_processes,
     "error-rates-of-models": error_rates_of_models,
     "error-rate-machines": error_rate_machines,
-    "respects": respects,
+    "same-in-both": same_in_both,
     "profile-nsys": lambda: profile("nsys"),
     "profile-ncu": lambda: profile("ncu"),
 }

@@ -311,7 +311,7 @@ def _check_same_model(members: Sequence[_Member]) -> None:
     for other in others:
         for difference in differences(first.ready.environment, other.ready.environment, "one_record"):
             raise RunError(
-                f"{other.gpu.name} has {difference.respect} {difference.theirs}, {first.gpu.name} has "
+                f"{other.gpu.name} has {difference.name} {difference.theirs}, {first.gpu.name} has "
                 f"{difference.ours}; a record holds one kind of GPU and machine, so run them one after the other"
             )
 
