@@ -502,12 +502,6 @@ def loop_overview() -> list[str]:
     return [*markdown_table(head, rows, 2), "", note, *stale(timed_in(*map(record, LOOPS)))]
 
 
-def _of_each_gpu(name: str) -> list[Run]:
-    """The records of one configuration, GPU first."""
-    paths = sorted((ROOT / REFERENCE).glob(f"*/{name}.jsonl"), key=lambda path: (path.parent.name != GPU, path))
-    return [record(f"{path.parent.name}/{name}") for path in paths]
-
-
 def _most_drafts_then_sync(loops: Sequence[Loop]) -> tuple[int, bool]:
     axes = loops[0].axes
     return -axes["next_n"], axes["scheduling"] != "sync"
@@ -841,13 +835,15 @@ def profile(tool: str) -> list[str]:
 
 def gpus() -> list[str]:
     """A column for each GPU model that ``full`` was recorded on."""
-    table = summary_table(across_gpus(_of_each_gpu("full"), "gpu_us"))
+    paths = sorted((ROOT / REFERENCE).glob("*/full.jsonl"), key=lambda path: (path.parent.name != GPU, path))
+    of_each = [record(f"{path.parent.name}/full") for path in paths]
+    table = summary_table(across_gpus(of_each, "gpu_us"))
     rows = [
         [f"`{operator.text}`", f"`{variant.text}`", *(entry.text for entry in entries)]
         for operator, variant, *entries in table.rows
     ]
     below = f"{as_text(table.title)}. {as_text('; '.join(table.notes))}."
-    return [*markdown_table(list(table.heads), rows, texts=2), "", below, *stale(timed_in(*_of_each_gpu("full")))]
+    return [*markdown_table(list(table.heads), rows, texts=2), "", below, *stale(timed_in(*of_each))]
 
 
 def same_in_both() -> list[str]:
