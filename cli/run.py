@@ -35,7 +35,6 @@ from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.harness.report.console import make_console, print_to_stderr, warn
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.gpus import Gpu, LocalGpu, SeveralGpus
-from spec_decode_bench.harness.session.kept_workers import KeptWorkers
 from spec_decode_bench.harness.session.resume import check_same_sweep
 from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.session.sources import source_hashes
@@ -65,19 +64,14 @@ def run(options: argparse.Namespace) -> int:
         for plan in plans:
             _print_plan(plan)
         return OK
-    kept = KeptWorkers() if device == "cuda" and len(plans) > 1 else None
 
     def measure(plan: Plan) -> int:
         if len(plans) > 1:
             make_console().rule(Text(plan.source.config.name))
             plan = replace(plan, began=began if plan is plans[0] else time.monotonic())
-        return _on_cluster(options, plan) if options.cluster is not None else _here(plan, gpus, kept)
+        return _on_cluster(options, plan) if options.cluster is not None else _here(plan, gpus)
 
-    try:
-        return _in_turn(map(measure, plans))
-    finally:
-        if kept:
-            kept.close()
+    return _in_turn(map(measure, plans))
 
 
 def _in_turn(codes: Iterable[int]) -> int:
@@ -221,15 +215,12 @@ def _print_plan(plan: Plan) -> None:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def _here(plan: Plan, gpus: Sequence[VisibleGpu], kept: KeptWorkers | None) -> int:
+def _here(plan: Plan, gpus: Sequence[VisibleGpu]) -> int:
     """On this machine; on several GPUs where ``gpus`` names them."""
-    if kept and plan.source.section:
-        kept.close()  # it has the GPU and its memory to itself
-    start = kept.start if kept else start_worker
     if not gpus:
-        return record(make_console(), plan, Session(plan.job, start))
+        return record(make_console(), plan, Session(plan.job, start_worker))
     jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
-    return _shared(plan, [LocalGpu(name, job, start) for name, job in jobs.items()])
+    return _shared(plan, [LocalGpu(name, job, start_worker) for name, job in jobs.items()])
 
 
 def _on_cluster(options: argparse.Namespace, plan: Plan) -> int:

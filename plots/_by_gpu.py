@@ -11,10 +11,11 @@ from matplotlib.lines import Line2D
 
 from spec_decode_bench.plots._axes import panel_title
 from spec_decode_bench.plots._panels import Panel, gpus_of
-from spec_decode_bench.plots._style import LABEL_PT, MARKERS, WIDTH_IN, variant_style
+from spec_decode_bench.plots._style import LABEL_PT, WIDTH_IN, variant_style
 
 #: By Okabe and Ito.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 class GpuStyles:

@@ -14,7 +14,7 @@ from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.analysis.stats import median_us
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
 from spec_decode_bench.harness.records.schema import Cell, Run, axis_texts, label_parts
-from spec_decode_bench.plots._style import device_name, group_by_generation
+from spec_decode_bench.plots._style import LOOKS, device_name, group_by_generation, variant_style
 
 #: Times that differ by less than this share look the same on a logarithmic axis.
 SAME_TIMES = 0.01
@@ -51,6 +51,7 @@ class Panel:
     """cache: the state in which gpu_us was taken; other metrics are always taken with a hot cache.
 
     metric: whose samples are drawn: one of a GPU (gpu_us, eager_us), or cpu_us; a panel never has both.
+    own:    the variants of all panels that are none of this suite's.
     """
 
     generation: str
@@ -60,6 +61,7 @@ class Panel:
     baseline: str
     metric: str
     points: Sequence[PointCells]
+    own: Sequence[str] = ()
 
     @property
     def taken_on(self) -> tuple[str, str, str]:
@@ -77,6 +79,10 @@ class Panel:
             if any(p.cells[variant].known_failures for p in self.points if variant in p.cells)
             else variant
         )
+
+    def style(self, variant: str) -> dict[str, Any]:
+        """As keyword arguments of ``Axes.plot``: the same in all panels."""
+        return variant_style(variant, self.own)
 
     def varying(self) -> list[str]:
         """Axes with more than one value, without those that no label names, which are derived from others."""
@@ -125,6 +131,7 @@ def panels(runs: Iterable[Run], gpu_metric: str = "gpu_us") -> list[Panel]:
     """
     runs = list(runs)
     operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
+    own = sorted({cell.variant for run in runs for cell in run.cells if cell.metrics} - LOOKS.keys())
     found = []
     for generation, group in group_by_generation(runs).items():
         for device in dict.fromkeys(device_name(run.header.environment) for run in group):
@@ -138,7 +145,7 @@ def panels(runs: Iterable[Run], gpu_metric: str = "gpu_us") -> list[Panel]:
                 points = _points(of_state, operator, metric)
                 if any(point.timed(metric) for point in points):
                     baseline = next(iter(points[0].cells.values())).baseline
-                    found.append(Panel(generation, device, cache, operator, baseline, metric, points))
+                    found.append(Panel(generation, device, cache, operator, baseline, metric, points, own))
     return found
 
 

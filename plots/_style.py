@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping
-from hashlib import sha256
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,40 +30,60 @@ TITLE_PT, LABEL_PT, SMALL_PT = 10, 8, 7
 HALO_STYLE = {"markersize": 6.5, "linewidth": 3, "zorder": 1.5}
 COPY_BOUND_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
 
-#: Colours by Okabe and Ito and from Paul Tol's muted scheme, distinguishable with every common colour vision
-#: deficiency. One family for kernels of engines and for each way to write a kernel; any other variant is a chain of
-#: framework operators.
-_ENGINES = ("#117733", "#661100", "#AA4499")
-_FAMILIES = {
-    "vllm": _ENGINES,
-    "gemm": _ENGINES,
-    "mla": _ENGINES,
-    "cuda": ("#0072B2", "#56B4E9", "#332288"),
-    "triton": ("#D55E00", "#E69F00", "#882255"),
+#: Variant of this suite -> its colour and marker. Colours by Okabe and Ito and from Paul Tol's muted scheme, which are
+#: distinguishable with every common colour vision deficiency. The variants of an operator differ in colour.
+LOOKS = {
+    "cuda_fused": ("#0072B2", "o"),
+    "cuda_mapped": ("#56B4E9", "v"),
+    "cuda_sequence": ("#56B4E9", "X"),
+    "cuda_replayed": ("#332288", "o"),
+    "sglang_cuda": ("#332288", "v"),
+    "sglang_dsa_triton": ("#E69F00", "o"),
+    "triton_sequence": ("#E69F00", "X"),
+    "triton_uniform": ("#E69F00", "^"),
+    "triton_fused": ("#882255", "D"),
+    "flash_mla_sgl": ("#117733", "X"),
+    "vllm": ("#117733", "h"),
+    "vllm_align": ("#117733", "o"),
+    "deep_gemm": ("#661100", "^"),
+    "flash_mla_fp8": ("#661100", "P"),
+    "vllm_cuda": ("#661100", "D"),
+    "vllm_triton": ("#661100", "v"),
+    "flash_mla": ("#AA4499", "o"),
+    "vllm_call": ("#AA4499", "p"),
+    "vllm_varlen": ("#AA4499", "s"),
+    "op_chain": ("#CC79A7", "X"),
+    "pointer_lists": ("#CC79A7", "^"),
+    "blocking_copy": ("#009E73", "o"),
+    "flat_view": ("#009E73", "P"),
+    "masked_chain": ("#009E73", "D"),
+    "per_layer_chain": ("#009E73", "^"),
+    "unfused": ("#009E73", "s"),
+    "chain": ("#000000", "v"),
+    "exact_length": ("#000000", "s"),
+    "hoisted_chain": ("#000000", "X"),
+    "host_loop": ("#000000", "o"),
+    "chain_clamp": ("#999933", "v"),
+    "merged_chain": ("#999933", "o"),
+    "compiled_chain": ("#8C6239", "D"),
+    "fresh_copy": ("#8C6239", "o"),
 }
-_CHAINS = ("#CC79A7", "#009E73", "#000000", "#999933", "#8C6239")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-#: With this salt no two variants of an operator of this suite share a colour, and no two variants at all share colour
-#: and marker; tests/plots/test_plots.py checks it.
-_SALT = "2378975"
-#: Variants whose look is not left to the salt -> colour and marker.
-_CHOSEN = {"unfused": ("#009E73", "s"), "vllm": ("#117733", "h"), "vllm_call": ("#AA4499", "p")}
+#: Of all other variants, in turn: what no variant of this suite has.
+OWN_COLOURS = ("#D55E00", "#88CCEE", "#DDCC77", "#44AA99")
+OWN_MARKERS = ("*", "<", ">", "d", "H")
+#: Words in the names of kernels, which get a solid line; a chain of framework operators gets a dash-dotted one.
+KERNEL_WORDS = {"cuda", "triton", "fused", "vllm", "gemm", "mla"}
 
 
-def variant_style(name: str) -> dict[str, Any]:
+def variant_style(name: str, own: Sequence[str] = ()) -> dict[str, Any]:
     """color, marker and linestyle of a variant, as keyword arguments of ``Axes.plot``.
 
-    They depend on the name only, so that a variant looks the same in every figure. A variant with ``cuda``, ``triton``
-    or ``fused`` in its name is a fused kernel and gets a solid line, any other a dash-dotted one.
+    own: all variants without an entry in LOOKS, in the order in which they get their colours.
     """
-    words, digest = name.split("_"), sha256((_SALT + name).encode()).digest()
-    family = next((colours for word, colours in _FAMILIES.items() if word in words), _CHAINS)
-    color, marker = _CHOSEN.get(name) or (family[digest[0] % len(family)], MARKERS[digest[1] % len(MARKERS)])
-    return {
-        "color": color,
-        "marker": marker,
-        "linestyle": "-" if family is not _CHAINS or "fused" in words else "-.",
-    }
+    place = own.index(name) if name in own else 0
+    of_its_own = OWN_COLOURS[place % len(OWN_COLOURS)], OWN_MARKERS[place % len(OWN_MARKERS)]
+    color, marker = LOOKS.get(name, of_its_own)
+    return {"color": color, "marker": marker, "linestyle": "-." if KERNEL_WORDS.isdisjoint(name.split("_")) else "-"}
 
 
 def generation_of(environment: Environment) -> str:

@@ -28,7 +28,7 @@ from spec_decode_bench.plots._axes import (
 )
 from spec_decode_bench.plots._by_gpu import GpuStyles, title_shared
 from spec_decode_bench.plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
-from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, variant_style
+from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, environment_caption, finish
 
 #: Width of the dots of a batch size, as a share of the distance between two batch sizes.
 SPREAD = 0.6
@@ -131,7 +131,7 @@ def _draw_panel(ax: Axes, drawings: Sequence[_Drawing], styles: GpuStyles | None
     for number, (one, variant) in enumerate(rows):
         offset = SPREAD * ((number + 0.5) / len(rows) - 0.5)
         tpots = {x: of_point[variant].tpot_us for x, of_point in one.deltas.items() if variant in of_point}
-        style = (styles.of(one.panel, variant) if styles else variant_style(variant)) | {"linestyle": "none"}
+        style = (styles.of(one.panel, variant) if styles else one.panel.style(variant)) | {"linestyle": "none"}
         places = [sizes.index(x) + offset for x in tpots]
         handles[one.panel.marked(variant)] = draw_intervals(ax, places, list(tpots.values()), **style)
     style_changes(ax, margin=0.1)

@@ -33,7 +33,6 @@ from spec_decode_bench.plots._style import (
     LABEL_PT,
     environment_caption,
     finish,
-    variant_style,
 )
 
 #: A ring around medians on which the estimators disagree.
@@ -100,7 +99,7 @@ def _draw_panel(ax: Axes, panel: Panel, styles: GpuStyles | None) -> _Drawn:
             continue
         intervals = [stats.interval(point.cells[variant], panel.metric) for point in timed]
         times = {point.axes[x_axis]: interval.median for point, interval in zip(timed, intervals, strict=True)}
-        style = styles.of(panel, variant) if styles else variant_style(variant)
+        style = styles.of(panel, variant) if styles else panel.style(variant)
         if coincides(times, drawn):
             ax.plot(list(times), list(times.values()), **style, **HALO_STYLE)
             style["zorder"] = HALO_STYLE["zorder"]

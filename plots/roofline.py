@@ -26,7 +26,6 @@ from spec_decode_bench.plots._style import (
     SMALL_PT,
     environment_caption,
     finish,
-    variant_style,
 )
 
 #: Bytes -> how an axis spells them.
@@ -69,7 +68,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
             dots.setdefault(variant, {})[point.label] = dot
     drawn: list[dict[str, float]] = []
     for variant in (name for name in panel.variants() if name in dots):
-        style = variant_style(variant) | {"linestyle": "none", "alpha": 0.8}
+        style = panel.style(variant) | {"linestyle": "none", "alpha": 0.8}
         sizes = [size for size, _, _ in dots[variant].values()]
         times = {label: us for label, (_, us, _) in dots[variant].items()}
         if coincides(times, drawn):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
@@ -386,17 +386,13 @@ def check_rule(rule: Rule) -> None:
         raise CompareError(f"min-change-us {rule.min_change_us:g} must not be negative")
 
 
-#: Respect -> why two records that differ in it are not compared. first, other: their paths; ours, theirs: its values.
+#: What differs -> why, or what to do instead of comparing.
 _REFUSALS = {
-    "device": "{first} was timed on {ours} and {other} on {theirs}; CPU and GPU times are never compared",
-    "cache state": "{first} was timed with a {ours} cache and {other} with a {theirs} one; record both with the same "
-    "measure.cache",
-    "gpu": "{first} was timed on {ours} and {other} on {theirs}; times of different models say nothing about a change "
-    "of the code",
-    "seed": "{first} has seed {ours} and {other} seed {theirs}; the longest request of a batch can decide its time, so "
-    "record both with the same --seed",
-    "config": "{first} and {other} have different configurations: {respect} is {ours} and {theirs}; record both with "
-    "the same one, or compare the cells that they share with --any-config",
+    "device": "CPU and GPU times are never compared",
+    "cache state": "record both with the same measure.cache",
+    "gpu": "times of different models say nothing about a change of the code",
+    "seed": "the longest request of a batch can decide its time, so record both with the same --seed",
+    "config": "record both with the same configuration, or compare the cells that they share with --any-config",
 }
 
 
@@ -409,8 +405,8 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                 "out"
             )
         for difference in differences(first, run, "any_config" if rule.any_config else "compare"):
-            refusal = _REFUSALS[difference.respect.partition(".")[0]]
-            raise CompareError(refusal.format(first=first.path, other=run.path, **asdict(difference)))
+            refusal = _REFUSALS[difference.name.partition(".")[0]]
+            raise CompareError(f"{difference.between(first.path, run.path)}; {refusal}")
     for side, runs in (("base", base), ("head", head)):
         seen: dict[tuple[Any, ...], str] = {}
         for run in runs:
@@ -419,11 +415,12 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                     f"{earlier} and {run.path} are the same record; on one side, {side}, it is no new evidence; "
                     "remove one"
                 )
-        for difference in [] if paired else [change for run in runs for change in differences(runs[0], run, "side")]:
-            raise CompareError(
-                f"{side} holds records of several revisions: {difference.respect} is {difference.ours or 'unknown'} "
-                f"and {difference.theirs or 'unknown'}; give each revision its own folder"
-            )
+        for run in () if paired else runs:
+            for difference in differences(runs[0], run, "side"):
+                raise CompareError(
+                    f"{side} holds records of several revisions: {difference.between(runs[0].path, run.path)}; give "
+                    "each revision its own folder"
+                )
 
 
 def identity(run: Run) -> tuple[Any, ...]:

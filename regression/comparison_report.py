@@ -350,7 +350,7 @@ def sides_table(comparison: Comparison) -> Table:
 
 def differences_table(comparison: Comparison) -> Table:
     """Fields of the headers in which the sides differ."""
-    rows = text_rows((change.respect, _value(change.ours), _value(change.theirs)) for change in comparison.differences)
+    rows = text_rows((change.name, _value(change.ours), _value(change.theirs)) for change in comparison.differences)
     columns = tuple(map(Column, ("field", "base", "head")))
     return Table("Not the same on both sides", columns, rows, kind="differences")
 
@@ -500,7 +500,7 @@ def comparison_json(comparison: Comparison) -> str:
             for side, runs in comparison.sides
         },
         "machines": comparison.machines,
-        "differences": [{"name": d.respect, "base": d.ours, "head": d.theirs} for d in comparison.differences],
+        "differences": [{"name": d.name, "base": d.ours, "head": d.theirs} for d in comparison.differences],
         "warnings": comparison.warnings,
         "summaries": [asdict(summary) | {"counts": dict(summary.counts)} for summary in comparison.summaries],
         "cells": [

@@ -23,7 +23,7 @@ import numpy as np
 from packaging.version import InvalidVersion, Version
 
 from spec_decode_bench.harness.analysis import stats
-from spec_decode_bench.harness.records.differences import differences, values_of
+from spec_decode_bench.harness.records.differences import differences, values
 from spec_decode_bench.harness.records.schema import Cell, Environment, RecordError, Run
 from spec_decode_bench.harness.wording import counted, project
 from spec_decode_bench.regression.moderated import moderate
@@ -147,16 +147,13 @@ def _check_one_history(runs: Sequence[Run]) -> None:
     first = runs[0]
     for run in runs[1:]:
         for difference in differences(first, run, "history"):
-            raise RecordError(
-                f"{run.path} has {difference.respect} {difference.theirs}, {first.path} has {difference.ours}; "
-                f"a history is of one {difference.respect}"
-            )
+            raise RecordError(f"{difference.between(first.path, run.path)}; a history is of one {difference.name}")
 
 
 def _states(runs: Sequence[Run]) -> tuple[State, ...]:
     grouped: dict[tuple[object, ...], list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.header.started):
-        grouped.setdefault(values_of(run, "state"), []).append(run)
+        grouped.setdefault(tuple(values(run, "state").items()), []).append(run)
     states: list[State] = []
     groups, name_of = _in_order(list(grouped.values()))
     named = ("commit", "dirty") if name_of is _commit else ("packages", "checkouts")
@@ -201,11 +198,11 @@ def _commit(environment: Environment) -> str:
 
 
 def _what_differs(before: Sequence[Run], now: Sequence[Run], named: Collection[str]) -> tuple[str, ...]:
-    """What else a change may come from than the respects that name a state: software, another GPU of the model."""
+    """What else a change may come from than what names a state: software, another GPU of the model."""
     software = [
-        f"{difference.respect} {difference.ours} → {difference.theirs}"
+        f"{difference.name} {difference.ours} → {difference.theirs}"
         for difference in differences(before[-1], now[0], "state")
-        if difference.respect.partition(".")[0] not in named
+        if difference.name.partition(".")[0] not in named
     ]
     gpus = [{run.header.environment.gpu_id for run in side} for side in (before, now)]
     return (*software, "another GPU") if gpus[0] != gpus[1] and None not in gpus[0] | gpus[1] else tuple(software)

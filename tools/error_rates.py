@@ -34,7 +34,7 @@ from scipy.stats import rankdata
 
 from spec_decode_bench.harness.analysis import stats
 from spec_decode_bench.harness.records.schema import RecordError, Run
-from spec_decode_bench.harness.records.select import chosen, read_side
+from spec_decode_bench.harness.records.select import read_side
 from spec_decode_bench.regression import moderated
 from spec_decode_bench.regression.comparison import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
 
@@ -422,7 +422,6 @@ def draw(document: dict, stem: Path) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.error_rates", description=__doc__.split("\n")[0])
     parser.add_argument("sides", nargs="+", metavar="SIDE", help="NAME=FOLDER, or a folder whose name is the name")
-    parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to draw from")
     parser.add_argument("--comparisons", type=int, default=1000, help="for each corpus, rule and size (default 1000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rates")
     parser.add_argument("--plot", type=Path, metavar="STEM", help="draw STEM.png and STEM.svg")
@@ -433,7 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machines = {}
         for text in options.sides:
             name, _, folder = text.rpartition("=")
-            runs = [chosen(run, options.only) for run in read_side(folder)]
+            runs = read_side(folder)
             if len(runs) < MIN_PROCESSES:
                 raise RecordError(f"{folder}: {len(runs)} records; at least {MIN_PROCESSES} processes are needed")
             machines[name or Path(folder).name] = recorded(runs)

@@ -132,7 +132,9 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Settings(NamedTuple):
-    """Of a run. sweep: whether survivors of all other parts are put to the points of a sweep."""
+    """Of a run. sweep: whether survivors of all other parts are put to the points of a sweep. timeout_s: after which a
+    mutant counts as hanging.
+    """
 
     device: str
     seed: int = SEED
@@ -613,13 +615,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--no-sweep", action="store_true", help="leave out the sweep's points and replays at every edge case"
     )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=TIMEOUT_S,
-        metavar="S",
-        help="seconds after which a mutant counts as hanging (default %(default)g)",
-    )
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of all inputs (default {SEED})")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write every result")
@@ -667,7 +662,7 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     known: dict[int, Result] = {}
     try:
         with progress_bar(console, len(cases) + len(healthy)) as update:
-            settings = Settings(device, options.seed, not options.no_sweep, options.timeout)
+            settings = Settings(device, options.seed, not options.no_sweep)
             for number, result in run_all([*cases, *healthy], options.jobs, settings):
                 known[number] = result
                 update(len(known), (cases + healthy)[number].id)

@@ -46,7 +46,7 @@ from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_fa
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash, variant_files
 from spec_decode_bench.harness.discover import ROOT, discover
 from spec_decode_bench.harness.records import schema
-from spec_decode_bench.harness.records.differences import MATTERS, PURPOSES, Purpose, matters
+from spec_decode_bench.harness.records.differences import NOTED, REFUSED
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, Run, Status
@@ -502,12 +502,6 @@ def loop_overview() -> list[str]:
     return [*markdown_table(head, rows, 2), "", note, *stale(timed_in(*map(record, LOOPS)))]
 
 
-def _of_each_gpu(name: str) -> list[Run]:
-    """The records of one configuration, GPU first."""
-    paths = sorted((ROOT / REFERENCE).glob(f"*/{name}.jsonl"), key=lambda path: (path.parent.name != GPU, path))
-    return [record(f"{path.parent.name}/{name}") for path in paths]
-
-
 def _most_drafts_then_sync(loops: Sequence[Loop]) -> tuple[int, bool]:
     axes = loops[0].axes
     return -axes["next_n"], axes["scheduling"] != "sync"
@@ -841,28 +835,30 @@ def profile(tool: str) -> list[str]:
 
 def gpus() -> list[str]:
     """A column for each GPU model that ``full`` was recorded on."""
-    table = summary_table(across_gpus(_of_each_gpu("full"), "gpu_us"))
+    paths = sorted((ROOT / REFERENCE).glob("*/full.jsonl"), key=lambda path: (path.parent.name != GPU, path))
+    of_each = [record(f"{path.parent.name}/full") for path in paths]
+    table = summary_table(across_gpus(of_each, "gpu_us"))
     rows = [
         [f"`{operator.text}`", f"`{variant.text}`", *(entry.text for entry in entries)]
         for operator, variant, *entries in table.rows
     ]
     below = f"{as_text(table.title)}. {as_text('; '.join(table.notes))}."
-    return [*markdown_table(list(table.heads), rows, texts=2), "", below, *stale(timed_in(*_of_each_gpu("full")))]
+    return [*markdown_table(list(table.heads), rows, texts=2), "", below, *stale(timed_in(*of_each))]
 
 
-def respects() -> list[str]:
-    """Purpose -> the respects that matter for it; of the settings those, too, that do not."""
-
-    def shown(purpose: Purpose) -> str:
-        found = [f"`{name}`" if "_" in name else name for name in MATTERS if matters(name, purpose)]
-        settings = {name.removeprefix("config."): matters(name, purpose) for name in MATTERS if "config." in name}
-        if "config" not in found:
-            return ", ".join(found)
-        found = [name for name in found if "config." not in name]
-        left_out = ", ".join(f"`{name}`" for name, counts in settings.items() if not counts)
-        return ", ".join(found).replace("config", f"config (without {left_out})" if left_out else "config")
-
-    return markdown_table(["records that", "respects"], [[text, shown(name)] for name, text in PURPOSES.items()], 2)
+def same_in_both() -> list[str]:
+    """What two records are to be -> what must not differ then."""
+    words = {
+        "compare": "are compared",
+        "any_config": "are compared with `--any-config`",
+        "side": "are one side of a comparison",
+        "history": "make one `history`",
+        "state": "share a place on its time axis; else they get two",
+        "merge": "are merged as shards",
+        "one_record": "come from the GPUs of one run, or from a run and its `--resume`",
+    }
+    rows = [[text, ", ".join(f"`{name}`" for name in sorted((REFUSED | NOTED)[use]))] for use, text in words.items()]
+    return markdown_table(["records that", "have the same"], rows, 2)
 
 
 def fields_of(struct: type) -> list[str]:
@@ -930,7 +926,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "error-rates-by-processes": error_rates_by_processes,
     "error-rates-of-models": error_rates_of_models,
     "error-rate-machines": error_rate_machines,
-    "respects": respects,
+    "same-in-both": same_in_both,
     "profile-nsys": lambda: profile("nsys"),
     "profile-ncu": lambda: profile("ncu"),
 }

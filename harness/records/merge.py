@@ -24,7 +24,11 @@ def merge(runs: Sequence[Run]) -> Run:
             raise RecordError(f"{run.path} holds {section.noun}s, which have no shards; plot several runs instead")
     first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
-        _check_same_sweep(first, run)
+        for difference in differences(first, run, "merge"):
+            raise RecordError(
+                f"{difference.between(first.path, run.path)}; only shards of one sweep, on one kind of machine, can be "
+                "merged"
+            )
     _check_no_cell_twice(runs)
     cells: list[Cell] = []
     segments: list[Segment] = []
@@ -57,14 +61,6 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
         raise RecordError(f"cannot merge shards of sweeps cut into {numbers} parts; give the shards of one sweep")
     present = {i for i, _ in shards}
     return [f"{i}/{n}" for n in counts for i in range(1, n + 1) if i not in present]
-
-
-def _check_same_sweep(first: Run, other: Run) -> None:
-    for difference in differences(first, other, "merge"):
-        raise RecordError(
-            f"{other.path} was recorded with {difference.respect} {difference.theirs}, {first.path} with "
-            f"{difference.ours}; only shards of one sweep, on one kind of machine, can be merged"
-        )
 
 
 def _check_no_cell_twice(runs: Sequence[Run]) -> None:

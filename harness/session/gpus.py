@@ -290,7 +290,7 @@ def _check_same_model(members: Sequence[_Member]) -> None:
             raise RunError(f"{other} and {name} are the same device, so they would disturb each other; name it once")
         for difference in differences(first.ready.environment, environment, "one_record"):
             raise RunError(
-                f"{name} has {difference.respect} {difference.theirs}, {first.gpu.name} has {difference.ours}; "
+                f"{name} has {difference.name} {difference.theirs}, {first.gpu.name} has {difference.ours}; "
                 "a record holds one kind of GPU and machine, so run them one after the other"
             )
 

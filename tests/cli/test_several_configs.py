@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_decode_bench.cli import run
-from spec_decode_bench.harness.command import planning, recording
-from spec_decode_bench.harness.session import kept_workers
+from spec_decode_bench.harness.command import recording
 from tests.cli.test_cli import TINY
 from tests.harness.session.test_resume import KEYS, bench, keys  # noqa: F401 - bench is a fixture
 
@@ -22,25 +20,12 @@ def two(bench):  # noqa: F811
 
 
 def test_each_gets_a_record_in_a_folder_of_its_name(two):
-    code, out, err, _ = two("--out", "all")
+    code, out, err, workers = two("--out", "all")
     assert (code, err) == (0, "")
+    assert len(workers.started["evaluate"]) == 2
     assert keys("all/tiny/run.jsonl") == KEYS
     assert keys("all/other/run.jsonl") == [key for key in KEYS if "flat_view" in key]
     assert out.index("─ tiny ─") < out.index("4 passed") < out.index("─ other ─") < out.index("2 passed")
-
-
-def test_on_a_gpu_the_second_goes_on_with_the_workers_of_the_first(two, monkeypatch):
-    """Around the fake workers, which answer as those of a CPU do."""
-    used = []
-    monkeypatch.setattr(planning, "device_of", lambda options: "cuda")
-    monkeypatch.setattr(
-        kept_workers.KeptWorkers, "start", lambda self, job: used.append((self, job)) or run.start_worker(job)
-    )
-    assert two("--out", "all", "--seed", "7", "--set", "measure.audit=false")[0] == 0
-    assert len({id(kept) for kept, _ in used}) == 1
-    jobs = [job for _, job in used if job.role == "evaluate"]
-    assert len(jobs) == 2
-    assert jobs[0] == jobs[1]
 
 
 def test_ctrl_c_begins_no_other(two):

@@ -1,6 +1,5 @@
 """Figures: every kind of record gives files, nothing overlaps, CPU and GPU times never share an axis."""
 
-from collections import Counter
 from importlib import import_module
 from itertools import product
 
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from spec_decode_bench import plots
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.plots import _axes, _style, itl_tpot, latency
+from spec_decode_bench.plots._panels import panels
 from tests import factory
 from tests.tier import few, full
 
@@ -229,16 +229,30 @@ def test_variant_styles_are_stable_and_tell_fused_kernels_from_chains():
     assert [_style.variant_style(name)["linestyle"] for name in names] == ["-."] * 3 + ["-"] * 3
 
 
-def test_no_two_variants_of_the_catalogue_look_alike():
-    """If this fails for a new name, choose its look in plots._style._CHOSEN."""
+def test_no_two_variants_of_an_operator_share_a_colour():
+    """If this fails for a new name, choose its look in plots._style.LOOKS."""
     catalog = discover()
     timed = {name: [v.name for v in catalog.of(name) if v.defect is None] for name in catalog.operators}
-    assert sum(map(len, timed.values())) > 30
+    every = {name for names in timed.values() for name in names}
+    assert _style.LOOKS.keys() <= every
+    own = sorted(every - _style.LOOKS.keys())
     for operator, names in timed.items():
-        assert len({_style.variant_style(name)["color"] for name in names}) == len(names), operator
-    names = {name for mine in timed.values() for name in mine}
-    looks = Counter((style["color"], style["marker"]) for style in map(_style.variant_style, names))
-    assert max(looks.values()) == 1
+        assert len({_style.variant_style(name, own)["color"] for name in names}) == len(names), operator
+
+
+def test_variants_of_a_users_own_have_the_same_colours_in_all_panels():
+    cells = [
+        factory.cell(operator, name, {"batch_size": 1}, gpu=1.0)
+        for operator, names in (
+            ("decode_native", ["op_chain", "mine"]),
+            ("decode_flatten", ["mine", "another", "third"]),
+        )
+        for name in names
+    ]
+    found = panels([factory.run(factory.gpu_environment(), cells)])
+    colours = {name: {panel.style(name)["color"] for panel in found} for name in ("another", "mine", "third")}
+    assert list(colours.values()) == [{colour} for colour in _style.OWN_COLOURS[:3]]
+    assert not {color for color, _ in _style.LOOKS.values()} & set(_style.OWN_COLOURS)
 
 
 def test_environment_caption():

@@ -266,16 +266,19 @@ def test_runs_that_do_not_belong_together_are_refused_in_a_sentence():
     base = side_of(5.0)
     measured = {"name": "mtp3", "measure": {"cache": "hot", "min_rounds": 10}}
     cases = {
-        "seed 1": of_header(base, seed=1),
-        "a cold one": of_header(base, config={"measure": {"cache": "cold"}}),
-        "config.measure.min_rounds is 10 and 20": of_header(
+        "has seed 0, run0.jsonl has 1": of_header(base, seed=1),
+        "has cache state hot, run0.jsonl has cold": of_header(base, config={"measure": {"cache": "cold"}}),
+        "has config.measure.min_rounds 10, run0.jsonl has 20": of_header(
             base, config={"measure": {"cache": "hot", "min_rounds": 20}}
         ),
         "different models": of_environment(base, gpu="NVIDIA H100"),
         "incomplete": (replace(base[0], truncated=True), *base[1:]),
         "several revisions": (*base[:2], *of_environment(base[2:], commit="fffaaa")),
-        "packages.vllm is unknown and 0.33.0": (*base[:2], *of_environment(base[2:], packages={"vllm": "0.33.0"})),
-        "vllm:a.py is 1 and 2": (
+        "has packages.vllm none, run2.jsonl has 0.33.0": (
+            *base[:2],
+            *of_environment(base[2:], packages={"vllm": "0.33.0"}),
+        ),
+        "has vllm:a.py 1, run2.jsonl has 2": (
             *of_header(base[:2], sources={"vllm:a.py": "1", "other.py": "3"}),
             *of_header(base[2:], sources={"vllm:a.py": "2"}),
         ),
@@ -467,7 +470,7 @@ def test_everything_that_differs_is_named():
     config = {"name": "mtp5", "itl_tpot": {"model_step_us": 9000.0}, "sweep": [{"next_n": 5}]}
     config |= {"measure": {"cache": "hot"}}
     comparison = compare(base, of_header(head, name="mtp5", config=config), Rule(any_config=True))
-    named = {change.respect: (change.ours, change.theirs) for change in comparison.differences}
+    named = {change.name: (change.ours, change.theirs) for change in comparison.differences}
     assert (
         named.items()
         >= {

@@ -138,8 +138,11 @@ def test_of_one_commit_the_releases_of_a_package_are_in_their_order():
     ("change", "message"),
     [
         ({"seed": 1}, "a history is of one seed"),
-        ({"environment": factory.gpu_environment("NVIDIA B200")}, "has device model NVIDIA B200"),
-        ({"config": {"name": "mtp3", "measure": {"cache": "cold"}}}, "has cache state cold"),
+        (
+            {"environment": factory.gpu_environment("NVIDIA B200")},
+            "has device model NVIDIA H200, test.jsonl has NVIDIA B200",
+        ),
+        ({"config": {"name": "mtp3", "measure": {"cache": "cold"}}}, "has cache state hot, test.jsonl has cold"),
     ],
     ids=["seed", "GPU", "cache"],
 )

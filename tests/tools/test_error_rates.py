@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spec_decode_bench.harness.analysis.stats import trimmed_mean
 from spec_decode_bench.regression.comparison import compare
@@ -87,9 +88,10 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     assert kinds == [("recorded", "first"), ("recorded", "other"), ("model", "plain"), ("two machines", "first, other")]
     assert {row["rule"] for row in document["rows"]} == {"suite", *error_rates.OTHERS}
     (tmp_path / "empty").mkdir()
+    write_side([replace(run, cells=[]) for run in side(process, 4)], tmp_path / "untimed")
     assert main([str(tmp_path / "empty")]) == 2
     assert "no record here" in capsys.readouterr().err
-    assert main([*sides, "--only", "nothing"]) == 2
+    assert main([*sides, str(tmp_path / "untimed")]) == 2
     assert "have no gpu_us of one cell in common" in capsys.readouterr().err
     assert main([*sides, "--json", str(file / "under a file.json")]) == 2
     assert "cannot write to" in capsys.readouterr().err

@@ -1,16 +1,17 @@
-"""In which respects records differ: each counts for the purposes of its row, and for no others."""
+"""What two records must have in common: what differs counts where it is named, and nowhere else."""
 
 import pytest
 from msgspec.structs import fields, replace
 
 from spec_decode_bench.harness.records.differences import (
-    MATTERS,
-    PURPOSES,
+    IGNORED,
+    NOTED,
+    REFUSED,
     Difference,
+    changed_source,
     check_together,
     differences,
     mixed_states,
-    values_of,
 )
 from spec_decode_bench.harness.records.schema import Checkout, Environment, RecordError
 from tests import factory
@@ -31,8 +32,6 @@ OTHER = {
     "checkouts": {"vllm": Checkout("1a2b3c4d5e")},
     "notes": ("one",),
 }
-#: Fields whose differences are named one by one.
-BY_PACKAGE = ("packages", "checkouts")
 NUMBERS = (int, int | None, float | None)
 
 
@@ -50,54 +49,62 @@ def other_machine(field):
     return record(environment=replace(factory.gpu_environment(), **{field.name: value}))
 
 
-#: Row of MATTERS -> a record that differs in it, and the respect that is named.
+#: Name -> a record that differs in it.
 OTHERS = {
-    **{
-        field.name: (other_machine(field), f"{field.name}.vllm" if field.name in BY_PACKAGE else field.name)
-        for field in fields(Environment)
-    },
-    "name": (record(name="other"), "name"),
-    "seed": (record(seed=7), "seed"),
-    "config": (with_settings(min_rounds=20), "config.measure.min_rounds"),
-    "config.name": (record(config=CONFIG | {"name": "other"}), "config.name"),
-    "config.baseline": (record(config=CONFIG | {"baseline": "other"}), "config.baseline"),
-    "config.itl_tpot": (record(config=CONFIG | {"itl_tpot": {"acceptance": 0.8}}), "config.itl_tpot.acceptance"),
-    "config.measure.seed": (with_settings(seed=3), "config.measure.seed"),
-    "cells": (record(cells=("a", "b")), "cells"),
-    "sources": (record(sources=SOURCES | {"a/k.cu": "3"}), "a/k.cu"),
+    **{field.name: other_machine(field) for field in fields(Environment)},
+    "name": record(name="other"),
+    "seed": record(seed=7),
+    "config": with_settings(min_rounds=20),
+    "config.name": record(config=CONFIG | {"name": "other"}),
+    "config.baseline": record(config=CONFIG | {"baseline": "other"}),
+    "config.itl_tpot": record(config=CONFIG | {"itl_tpot": {"acceptance": 0.8}}),
+    "config.measure.seed": with_settings(seed=3),
+    "sources": record(sources=SOURCES | {"a/k.cu": "3"}),
+}
+#: What is named where it differs.
+NAMED = {
+    "packages": "packages.vllm",
+    "checkouts": "checkouts.vllm",
+    "config": "config.measure.min_rounds",
+    "config.itl_tpot": "config.itl_tpot.acceptance",
+    "sources": "a/k.cu",
 }
 
 
-def respects(ours, theirs, purpose):
-    return [difference.respect for difference in differences(ours, theirs, purpose)]
+def names(ours, theirs, use):
+    return [difference.name for difference in differences(ours, theirs, use)]
 
 
-@pytest.mark.parametrize("row", OTHERS)
-def test_a_respect_counts_for_the_purposes_of_its_row(row):
-    other, respect = OTHERS[row]
-    for purpose in PURPOSES:
-        different = [name for name in respects(record(), other, purpose) if name != "device model"]
-        assert different == ([respect] if purpose in MATTERS[row] else []), purpose
-
-
-def test_every_row_is_tried_and_every_purpose_has_one():
-    assert MATTERS.keys() - OTHERS.keys() == {"device model", "cache state"}
-    assert {purpose for purposes in MATTERS.values() for purpose in purposes} == set(PURPOSES)
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_differs_counts_where_it_is_named(name):
+    for use, of_use in (REFUSED | NOTED).items():
+        counts = name.partition(".")[0] in of_use and name not in IGNORED.get(use, ())
+        different = [one for one in names(record(), OTHERS[name], use) if one != "device model"]
+        assert different == ([NAMED.get(name, name)] if counts else []), use
 
 
 def test_cells_in_one_record_come_from_one_kind_of_machine_and_one_version():
-    """What several documents promise; for every purpose that lets cells of two processes stand for each other."""
-    same = {"device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty"} | set(BY_PACKAGE)
-    names = {field.name for field in fields(Environment)}
-    for purpose in ("merge", "one_record", "resume"):
-        assert {respect for respect in names if purpose in MATTERS[respect]} == same
+    """What several documents promise."""
+    machine = {"device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty"}
+    assert REFUSED["one_record"] == machine | {"packages", "checkouts"}
+    assert REFUSED["merge"] > REFUSED["one_record"]
+
+
+def test_every_name_is_one_of_a_record():
+    known = {name.partition(".")[0] for name in OTHERS} | {"device model", "cache state"}
+    assert set().union(*(REFUSED | NOTED).values()) <= known
+
+
+def test_the_sentence_holds_both_values_and_both_paths():
+    (difference,) = differences(record(), OTHERS["packages"], "side")
+    assert difference.between("a.jsonl", "b.jsonl") == "a.jsonl has packages.vllm none, b.jsonl has 1"
 
 
 def test_a_cold_cache_is_a_state_and_a_setting():
     hot, cold = record(), with_settings(cache="cold")
-    assert differences(hot, cold, "panel") == [Difference("cache state", "hot", "cold")]
-    assert respects(hot, cold, "compare") == ["cache state", "config.measure.cache"]
-    assert respects(hot, cold, "any_config") == ["cache state"]
+    assert differences(hot, cold, "history") == [Difference("cache state", "hot", "cold")]
+    assert names(hot, cold, "compare") == ["cache state", "config.measure.cache"]
+    assert names(hot, cold, "any_config") == ["cache state"]
 
 
 def test_the_device_model_is_the_gpu_and_of_a_cpu_run_the_processor():
@@ -111,16 +118,6 @@ def test_the_device_model_is_the_gpu_and_of_a_cpu_run_the_processor():
     assert models(gpu, cpu) == [("NVIDIA H200", "test CPU")]
 
 
-def test_only_what_both_describe_counts():
-    other = record(
-        seed=7, config={"measure": {"cache": "hot"}}, environment=replace(factory.gpu_environment(), torch="2.0")
-    )
-    torch = [Difference("torch", "2.11.0+cu130", "2.0")]
-    assert differences(record(), other.header.environment, "resume") == torch
-    assert differences(record(), {"seed": 7}, "resume") == [Difference("seed", 0, 7)]
-    assert differences(record(), {}, "resume") == []
-
-
 def test_settings_are_named_one_by_one_and_one_that_is_none_may_be_absent():
     other = record(config=CONFIG | {"new": None, "sweep": [{"batch_size": [3, 5]}, {}]})
     assert differences(record(), other, "compare") == [
@@ -132,23 +129,17 @@ def test_settings_are_named_one_by_one_and_one_that_is_none_may_be_absent():
 @pytest.mark.parametrize(
     ("sources", "merge", "resume"),
     [
-        ({"a/k.cu": "1"}, [], ["b.py"]),
-        (SOURCES | {"new.py": "3"}, [], []),
-        ({"elsewhere/k.cu": "1", "b.py": "2"}, [], []),
-        ({"elsewhere/k.cu": "3", "b.py": "2"}, [], ["a/k.cu"]),
-        ({"a/k.cu": "3", "b.py": "2"}, ["a/k.cu"], ["a/k.cu"]),
+        ({"a/k.cu": "1"}, [], "b.py"),
+        (SOURCES | {"new.py": "3"}, [], None),
+        ({"elsewhere/k.cu": "1", "b.py": "2"}, [], None),
+        ({"elsewhere/k.cu": "3", "b.py": "2"}, [], "a/k.cu"),
+        ({"a/k.cu": "3", "b.py": "2"}, ["a/k.cu"], "a/k.cu"),
     ],
     ids=["missing", "more", "moved", "moved and changed", "changed"],
 )
 def test_shards_share_some_sources_and_a_resumed_run_needs_all(sources, merge, resume):
-    for purpose, expected in (("merge", merge), ("resume", resume)):
-        assert respects(record(), {"sources": sources}, purpose) == expected
-
-
-def test_values_are_equal_where_nothing_differs():
-    for other, _ in OTHERS.values():
-        same = values_of(record(), "state") == values_of(other, "state")
-        assert same == (not differences(record(), other, "state"))
+    assert names(record(), record(sources=sources), "merge") == merge
+    assert changed_source(SOURCES, sources) == resume
 
 
 def timed(us, batch_size=1, name="mtp3", **measure):

@@ -46,17 +46,17 @@ def test_segments_of_a_piece_move_with_its_cells():
     [
         (
             piece("2/2", [2], seed=1),
-            "2/2.jsonl was recorded with seed 1, 1/2.jsonl with 0; only shards of one sweep, on one kind of machine",
+            "1/2.jsonl has seed 0, 2/2.jsonl has 1; only shards of one sweep, on one kind of machine",
         ),
-        (piece("2/2", [2], name="other"), "with name other, 1/2.jsonl with mtp3"),
+        (piece("2/2", [2], name="other"), "has name mtp3, 2/2.jsonl has other"),
         (
             piece("2/2", [2], config={"name": "mtp3", "measure": {"cache": "hot"}}),
-            "with config.itl_tpot.model_step_us None, 1/2.jsonl with 12000.0",
+            "has config.itl_tpot.model_step_us 12000.0, 2/2.jsonl has none",
         ),
-        (piece("2/2", [2], sources={"k.cu": "b"}), "with k.cu b, 1/2.jsonl with a"),
+        (piece("2/2", [2], sources={"k.cu": "b"}), "has k.cu a, 2/2.jsonl has b"),
         (
             piece("2/2", [2], environment=factory.gpu_environment(gpu="NVIDIA L4")),
-            "2/2.jsonl was recorded with gpu NVIDIA L4, 1/2.jsonl",
+            "1/2.jsonl has gpu NVIDIA H200, 2/2.jsonl has NVIDIA L4",
         ),
         (piece("2/2", [1]), "both hold o/op_chain/n=1"),
         (piece("2/3", [2]), "shards of sweeps cut into 2 and 3 parts"),

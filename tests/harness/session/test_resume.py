@@ -159,7 +159,7 @@ def test_another_sweep_is_refused(arguments, sentence, bench):
     ("changed", "before", "now"),
     [
         ({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"),
-        ({"commit": "fffaaa"}, "commit None", "fffaaa"),
+        ({"commit": "fffaaa"}, "commit none", "fffaaa"),
     ],
     ids=["torch", "commit"],
 )
@@ -167,7 +167,7 @@ def test_another_machine_or_code_is_refused(changed, before, now, bench):
     bench("--out", "out", dies_after=1)
     code, _, err, workers = bench("--resume", "out", environment=factory.cpu_environment(**changed))
     assert code == 2
-    assert f"recorded with {before}, this is {now}" in err
+    assert f"out/run.jsonl has {before}, this process has {now}; record the run again" in err
     assert workers.closed["evaluate"]
     assert keys() == KEYS[:1]
 
