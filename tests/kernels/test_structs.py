@@ -60,7 +60,7 @@ def taken(operator: str, fields: str) -> tuple[str, ...]:
 def filled(sizes: type[tuple]) -> tuple:
     """A NamedTuple of this type with any integers in it, and so those that are its fields."""
     kinds = {name: kind for name, kind in get_type_hints(sizes).items() if name in sizes._fields}
-    nested = {name: filled(sizes_of(kind.__module__.split(".")[1])) for name, kind in kinds.items() if kind is not int}
+    nested = {name: filled(sizes_of(kind.__module__.split(".")[-2])) for name, kind in kinds.items() if kind is not int}
     return sizes(**{name: nested.get(name, 1) for name in kinds})
 
 
