@@ -50,9 +50,11 @@ def closure_hashes(root: Path, files: Iterable[Path]) -> dict[str, str | None]:
 
 
 def engine(root: Path) -> list[Path]:
-    """Files of a checkout that, with all that they depend on, are part of every cell."""
+    """Files that, with all that they depend on, are part of every cell, relative to a checkout: of the workers, and of
+    rooms whose code runs in them, without their subfolders, which hold figures and what belongs to single operators.
+    """
     rooms = (root / folder for folder in IN_WORKERS if folder != "harness")
-    return [*(root / file for file in _ENGINE), *(path for room in rooms for path in room.glob("*.py"))]
+    return [*map(Path, _ENGINE), *(path.relative_to(root) for room in rooms for path in room.glob("*.py"))]
 
 
 def headers(path: Path, text: str, include_path: Sequence[Path]) -> list[tuple[str, bytes]] | None:

@@ -23,6 +23,7 @@ def changed_cells(
     extra: files of --variants, relative to both checkouts or outside of them. data: what may be files that all cells
     read, such as traces, likewise.
     """
+    data = tuple(data)
     if closure_hashes(base, (*engine(base), *data)) != closure_hashes(head, (*engine(head), *data)):
         return list(keys)
     definitions = [(root, variant_files(root, extra)) for root in (base, head)]

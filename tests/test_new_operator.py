@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from spec_decode_bench.harness.import_by_content import PACKAGES
 from spec_decode_bench.harness.records.file import read_run
 from tests.tier import full
 
 ROOT = Path(__file__).parents[1]
 #: Without the kernels of other operators, which would only be imported.
-SUITE = ("bench.py", "harness", "baselines", "kernels/__init__.py", "plots", "configs")
+PARTS = (folder for folder in (*PACKAGES, "configs") if folder not in ("kernels", "upstream"))
+SUITE = ("bench.py", "spec_decode_bench.py", *PARTS, "kernels/__init__.py")
 CONFIG = """\
 name: cu_seqlens
 operators: [cu_seqlens]

@@ -282,7 +282,7 @@ def _sweep(catalog: Catalog, name: str) -> list[Cells]:
 
 
 def _operator_modules() -> list[str]:
-    return [name for name in sys.modules if name.partition(".")[0] in FOLDERS]
+    return [name for name in sys.modules if name.startswith(tuple(f"spec_decode_bench.{one}" for one in FOLDERS))]
 
 
 def use_tree(tree: Path, kept: Iterable[str]) -> None:
@@ -297,8 +297,8 @@ def use_tree(tree: Path, kept: Iterable[str]) -> None:
             del sys.modules[name]
     for name in _operator_modules():
         if hasattr(sys.modules[name], "__path__"):
-            sys.modules[name].__path__ = [str(tree.joinpath(*name.split(".")))]
-    sys.path.insert(0, str(tree))
+            sys.modules[name].__path__ = [str(tree.joinpath(*name.split(".")[1:]))]
+    sys.modules["spec_decode_bench"].__path__.insert(0, str(tree))
     discover.ROOT = tree
     sys.dont_write_bytecode = True
     importlib.invalidate_caches()

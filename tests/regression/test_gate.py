@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from spec_decode_bench.harness.analysis.stats import interval
+from spec_decode_bench.harness.import_by_content import PACKAGES
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.regression import gate, revisions
 from tests import factory
@@ -527,11 +528,12 @@ def test_without_a_repository(suite):
 
 def repository_of_this_suite(suite):
     parts = shutil.ignore_patterns("__pycache__")
-    for part in ("harness", "baselines", "plots", "configs"):
+    for part in {*PACKAGES, "configs"} - {"kernels", "upstream"}:
         shutil.copytree(ROOT / part, suite / part, ignore=parts)
     (suite / "kernels").mkdir()
     shutil.copy(ROOT / "kernels" / "__init__.py", suite / "kernels")  # those of operators would only be imported
-    shutil.copy(ROOT / "bench.py", suite)
+    for file in ("bench.py", "spec_decode_bench.py"):
+        shutil.copy(ROOT / file, suite)
     (suite / ".gitignore").write_text("__pycache__/\n")
     git(suite.parent, "init", "-q", suite)
     commit(suite, "base")
