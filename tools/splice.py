@@ -32,7 +32,7 @@ from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.decode_loop.tables import interval_text, loop_tables, percent_text
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
-from spec_decode_bench.harness.analysis.estimators import estimates, reason_to_disagree, residuals
+from spec_decode_bench.harness.analysis.estimators import AGREEMENT, estimates, residuals
 from spec_decode_bench.harness.analysis.seconds import ACTIVITIES, seconds_of
 from spec_decode_bench.harness.analysis.stats import (
     block_copy_us,
@@ -198,10 +198,9 @@ def copy_bound_of(run: Run, cell: Cell) -> float:
     return copy_bound_us(run.calibration_of(cell), cell.metrics.bytes_moved)
 
 
-def estimators_agree(run: Run, cell: Cell) -> bool | None:
-    """None where the cell was not timed on a GPU."""
+def is_doubted(run: Run, cell: Cell) -> bool:
     found = estimates(cell.metrics, run.calibration_of(cell))
-    return None if found is None else found.agree
+    return found is not None and found.is_doubted
 
 
 def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
@@ -213,7 +212,7 @@ def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     gpu, host = median_us(cell, "gpu_us"), median_us(cell, "host_us")
     if gpu is None:
         return f"no graph · {significant(host)}"
-    marks = "\\*" * fastest + "?" * (estimators_agree(run, cell) is False) + "!" * bool(cell.metrics.disturbed)
+    marks = "\\*" * fastest + "?" * is_doubted(run, cell) + "!" * bool(cell.metrics.disturbed)
     marks += KNOWN_FAILURES * bool(cell.known_failures)
     parts = [f"{significant(gpu)}{marks}", str(cell.metrics.launches), significant(host)]
     return " · ".join([*parts, f"{significant(gpu / copy_bound_of(run, cell))}×"] if with_ratio else parts)
@@ -237,17 +236,10 @@ def by_point(run: Run, operator: str) -> dict[str, dict[str, Cell]]:
 
 
 def doubts(shown: Iterable[tuple[Run, Cell]]) -> list[str]:
-    """A line that says why estimators disagree on the cells marked ``?``; nothing where none is."""
-    reasons = Counter(reason for run, cell in shown if (reason := doubt(run, cell)) is not None)
-    text = "; ".join(f"{reason} ({counted(count, 'cell')})" for reason, count in reasons.most_common())
-    return ["", f"`?`, the estimators of the GPU time disagree: {text}."] if reasons else []
-
-
-def doubt(run: Run, cell: Cell) -> str | None:
-    """Why the estimators disagree on a cell; None where they do not."""
-    if estimators_agree(run, cell) is not False:
-        return None
-    return reason_to_disagree(cell.metrics, run.header.environment.l2_bytes) or NO_REASON
+    """A line that explains the mark ``?``; nothing where no cell has it."""
+    if not any(is_doubted(run, cell) for run, cell in shown):
+        return []
+    return ["", f"`?`: neither queued events nor CUPTI is within {AGREEMENT} of this time."]
 
 
 def gpu_and_versions(run: Run) -> str:
@@ -265,8 +257,6 @@ def packages_of(run: Run) -> str:
     return ", ".join(f"{name} {environment.package(name)}" for name in environment.packages)
 
 
-#: Of a disagreement that no model explains.
-NO_REASON = "no known reason"
 #: Where the code of kernels lies.
 KERNELS = ("kernels", "upstream")
 #: More names of changed kernels are not written out.
@@ -396,7 +386,7 @@ def headline() -> list[str]:
         fused = min(("triton_fused", "cuda_fused"), key=times.__getitem__)
         launches = [cells[name].metrics.launches for name in (before, fused)]
         speed_up = f"{significant(times[before] / times[fused], 2)}×"
-        microseconds = [f"{significant(times[name])}{'?' * bool(doubt(run, cells[name]))}" for name in (before, fused)]
+        microseconds = [f"{significant(times[name])}{'?' * is_doubted(run, cells[name])}" for name in (before, fused)]
         rows.append([row.label, f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)])
         shown += [(run, cells[name]) for name in (before, fused)]
     table = markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows)
@@ -584,19 +574,18 @@ def runs(names: Sequence[str] = RECORDS) -> list[str]:
 
 
 def agreement(names: Sequence[str] = RECORDS) -> list[str]:
-    """How many timed cells the three estimators agree on, and where they do not."""
+    """How many timed cells a second estimator confirms, and where none does."""
     rows = []
     for name in names:
         run = record(name)
-        answers = [(cell, estimators_agree(run, cell)) for cell in run.cells]
-        marked = [cell for cell, agree in answers if agree is False]
-        agreeing = sum(agree is True for _, agree in answers)
-        by_operator = Counter(cell.operator for cell in marked).most_common()
-        where = ", ".join(f"`{operator}` {count}" for operator, count in by_operator)
-        unexplained = sum(doubt(run, cell) == NO_REASON for cell in marked)
-        numbers = map(str, (agreeing + len(marked), agreeing, unexplained))
-        rows.append([f"`{run.header.name}`", where or "none", *numbers])
-    return markdown_table(["record", "cells marked `?`", "timed cells", "agree", NO_REASON], rows, 2)
+        found = [
+            (cell, estimated) for cell in run.cells if (estimated := estimates(cell.metrics, run.calibration_of(cell)))
+        ]
+        doubted = Counter(cell.operator for cell, estimated in found if estimated.is_doubted)
+        where = ", ".join(f"`{operator}` {count}" for operator, count in doubted.most_common())
+        confirmed = sum(estimated.is_confirmed for _, estimated in found)
+        rows.append([f"`{run.header.name}`", where or "none", str(len(found)), str(confirmed)])
+    return markdown_table(["record", "cells marked `?`", "timed cells", "confirmed"], rows, 2)
 
 
 def seconds() -> list[str]:

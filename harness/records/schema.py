@@ -233,25 +233,18 @@ class KernelTimes(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=Tru
     """A calibration kernel, timed by each estimator.
 
     true_us:  for a spin kernel, its duration by the GPU's global timer, one per round.
-    launches: kernels, memcpys and memsets of one call. blocks: of its kernels; 0 in older records.
-    bytes_moved: read and written by one call, where that is more than a few kilobytes.
+    launches: kernels, memcpys and memsets of one call.
     """
 
     true_us: list[Us] = []
     launches: int = 1
-    blocks: int = 0
-    bytes_moved: int = 0
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
     """What the timer reads of known work in this run, raw. Compared and hashed by identity, to serve as a cache key.
 
-    own:             calibration kernels of the kinds that variants consist of: "null", "block_copy" (one block),
-                     "wide_copy", "bulk_copy" (several vectors a thread), "operator" (of PyTorch), "gather", "chain"
-                     (PyTorch operators, one of them a memcpy), "wide_chain", "step_128", "step_512", "step_1024"
-                     (fused, by threads of a block), "small_step", "tables" and "wide_tables" (rows by slot), "update"
-                     (of state), "arguments" (many), "pointers" (to follow), "code" and "wide_code" (much), "grid_512"
-                     and "grid_2048" (blocks of a warp).
+    own:             calibration kernels: "null" (empty), "block_copy" (one block), "chain" (of PyTorch operators); more
+                     in older records.
     spins:           nanoseconds asked for -> a kernel that waits so long.
     empty_pair_us:   two events with nothing between them, behind a blocking kernel; the smallest step between these
                      times is the resolution of an event.
