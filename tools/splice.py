@@ -32,7 +32,7 @@ from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.decode_loop.tables import interval_text, loop_tables, percent_text
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
-from spec_decode_bench.harness.analysis.estimators import AGREEMENT, estimates, residuals
+from spec_decode_bench.harness.analysis.estimators import estimates, residuals
 from spec_decode_bench.harness.analysis.seconds import ACTIVITIES, seconds_of
 from spec_decode_bench.harness.analysis.stats import (
     block_copy_us,
@@ -235,13 +235,6 @@ def by_point(run: Run, operator: str) -> dict[str, dict[str, Cell]]:
     return points
 
 
-def doubts(shown: Iterable[tuple[Run, Cell]]) -> list[str]:
-    """A line that explains the mark ``?``; nothing where no cell has it."""
-    if not any(is_doubted(run, cell) for run, cell in shown):
-        return []
-    return ["", f"`?`: neither queued events nor CUPTI is within {AGREEMENT} of this time."]
-
-
 def gpu_and_versions(run: Run) -> str:
     found = run.header.environment
     return f"{found.gpu}, driver {found.driver}, torch {found.torch}, Triton {found.triton}"
@@ -390,7 +383,7 @@ def headline() -> list[str]:
         rows.append([row.label, f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)])
         shown += [(run, cells[name]) for name in (before, fused)]
     table = markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows)
-    return [*table, *doubts(shown), *stale((run.header, cell.variant_id) for run, cell in shown)]
+    return [*table, *stale((run.header, cell.variant_id) for run, cell in shown)]
 
 
 def summary(gpu: str = GPU) -> list[str]:
@@ -408,7 +401,7 @@ def summary(gpu: str = GPU) -> list[str]:
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
     head = ["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"]
     old = stale((one.header, cell.variant_id) for one, cell in timed)
-    return [*markdown_table(head, rows), "", note, *doubts(timed), *old]
+    return [*markdown_table(head, rows), "", note, *old]
 
 
 def overview(names: Sequence[str] = GLANCE) -> list[str]:
@@ -516,7 +509,7 @@ def engines() -> list[str]:
     ]
     head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "copy bound"]
     below = [line for note in notes for line in ("", note)]
-    return [*markdown_table(head, rows, 3), *doubts(timed), *below, *stale(timed_in(run))]
+    return [*markdown_table(head, rows, 3), *below, *stale(timed_in(run))]
 
 
 def vllm_step() -> list[str]:
@@ -533,7 +526,7 @@ def vllm_step() -> list[str]:
         timed += [(run, points[label][name]) for name in names if name in points[label]]
     head = ["", "exact", "`vllm`", "`vllm_call`", "Triton", "CUDA C++", "copy bound"]
     notes = f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`."
-    return [*markdown_table(head, rows, 2), *doubts(timed), "", notes, *stale(timed_in(run))]
+    return [*markdown_table(head, rows, 2), "", notes, *stale(timed_in(run))]
 
 
 def counted_passed(points: Mapping[str, Mapping[str, Cell]], variant: str) -> str:
@@ -799,7 +792,6 @@ def tables(run: Run) -> list[str]:
         table = markdown_table(head, rows, len(axes))
         table += ["", f"Unless a row says otherwise: {as_text(shared)}."] if shared else []
         table += ["", f"Skipped: {as_text('; '.join(reasons))}."] if reasons else []
-        table += doubts((run, cell) for cells in points.values() for cell in cells.values())
         lines += folded(f"<code>{operator}</code>: {counted(len(rows), 'point')}, {len(named)} variants", table)
     return [*lines[:-1], *stale(timed_in(run))]
 
