@@ -200,7 +200,7 @@ class Estimates:
 
     @property
     def is_doubted(self) -> bool:
-        """Neither confirmed nor with an estimator left to ask: a cell without an audit is never doubted."""
+        """All were taken, and none confirms it: a cell without an audit is never doubted."""
         return len(self.others) == len(ESTIMATORS) - 1 and not self.is_confirmed
 
     def __str__(self) -> str:

@@ -326,8 +326,7 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     host_us:           CPU time to submit one call.
     eager_us:          from submission to completion on an idle GPU, submission included.
     cpu_us:            wall time of one call of a PyTorch variant on a CPU; never a GPU time.
-    launches:          kernel, memcpy and memset nodes of one call in the captured graph; graph_nodes: by type; blocks:
-                       of the kernels, 0 in older records.
+    launches:          kernel, memcpy and memset nodes of one call in the captured graph; graph_nodes: by type.
     no_graph:          why the call cannot be captured; then there is no graph_us.
     no_audit:          why the second process did not look at this cell.
     cupti_launches:    operations of one call in a graph, by CUPTI; eager_launches: outside of one.
@@ -346,7 +345,6 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     cpu_us: list[Us] = []
     launches: int | None = None
     graph_nodes: dict[str, int] = {}
-    blocks: int = 0
     no_graph: str | None = None
     no_audit: str | None = None
     cupti_launches: int | None = None

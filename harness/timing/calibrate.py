@@ -55,7 +55,7 @@ class Kernels:
     """
 
     def __init__(self) -> None:
-        sources = torch.randint(2**31 - 1, (PAGE_BYTES // 4 + BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
+        sources = torch.arange(PAGE_BYTES // 4 + BLOCK_COPY_INTS, dtype=torch.int32, device="cuda")
         targets = torch.empty_like(sources)
         self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
         places = [[of[offset // 4 :][:BLOCK_COPY_INTS] for of in (sources, targets)] for offset in OFFSETS]
