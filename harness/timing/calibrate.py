@@ -21,8 +21,8 @@ from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 from spec_decode_bench.harness.timing.queued_events import QueuedEvents
 from spec_decode_bench.harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, PlacedLaunch
 
-#: Two turns through OFFSETS. After one turn, constants of the reference records are up to 16 ns a launch elsewhere, and
-#: residuals of the graph slope come to 87 % of what is allowed, not 37 %.
+#: Two turns through OFFSETS. By one turn, constants of the reference records are up to 16 ns a launch off, and the
+#: largest residual of the graph slope is 87 % of what is allowed, not 37 %.
 ROUNDS = 10
 #: Integers in the one-block copy: the size of the lengths of a large decode step.
 BLOCK_COPY_INTS = 1024
