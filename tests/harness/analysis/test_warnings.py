@@ -132,7 +132,7 @@ def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):
         assert any(text.startswith("UNCALIBRATED — mtp3: graph slope: a spin of") for text in words) == stamped
 
 
-# --- doubted cells, throttled samples, cells without an audit -----------------------------------------------
+# --- doubted cells, throttled samples, cells without an audit ---------------------------------------------------------
 
 
 def test_a_doubted_cell_is_marked_and_named_with_its_values():
