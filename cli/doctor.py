@@ -92,10 +92,9 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
         read = ", ".join(f"{name} {us:.2f}" for name, us in values.items() if us is not None)
         rows.append((f"{name}, µs a call", read))
     rows += [
-        (f"{estimator.name}: add to get time in a graph{f', {estimator.large}' if large else ''}", str(constant))
-        for large in (False, True)
+        (f"{estimator.name}: add to get time in a graph", f"{signed(constant * 1000, '.0f')} ns a launch")
         for estimator in ESTIMATORS[1:]
-        if (constant := estimators.constant_of(estimator, calibration, large)) is not None
+        if (constant := estimators.constant_us(estimator, calibration)) is not None
     ]
     curve = list(zip(*copy_bound_curve(calibration), strict=True))
     copies = [f"{size / 1024:,.0f} KiB {us:.2f}" for size, us in curve[::3]]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,7 +16,6 @@ from spec_decode_bench.harness.checks import Mismatch
 
 #: What a node does, as the driver reports it: its type; for a kernel also the function, the grid and the block.
 Signature = tuple[Any, ...]
-GRID = slice(3, 6)
 
 
 @contextlib.contextmanager
@@ -62,11 +59,6 @@ class Graph:
         self.nodes = dict(Counter(_kind(node) for node in self._nodes))
         self._graph.instantiate()
         self.replay = self._graph.replay
-
-    @cached_property
-    def blocks(self) -> int:
-        """Of all kernels. Takes one driver query per kernel, like ``signatures``."""
-        return sum(math.prod(signature[GRID]) for signature in map(_signature, self._nodes) if len(signature) > 1)
 
     def signatures(self) -> Counter[Signature]:
         """Signature -> number of nodes. Slower than ``nodes``: one driver query per kernel."""

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from spec_decode_bench.harness.analysis import stats
-from spec_decode_bench.harness.analysis.estimators import AGREEMENT, disagreement
+from spec_decode_bench.harness.analysis.estimators import AGREEMENT, doubt
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.plots._axes import draw_intervals, log_x, log_y, panel_grid, title_panel, x_label
 from spec_decode_bench.plots._by_gpu import GpuStyles, title_shared
@@ -35,9 +35,9 @@ from spec_decode_bench.plots._style import (
     finish,
 )
 
-#: A ring around medians on which the estimators disagree.
-DISAGREE = "estimators disagree"
-DISAGREE_STYLE = {"s": 90, "facecolors": "none", "edgecolors": "#B00020", "linewidths": 1.2, "zorder": 5}
+#: A ring around medians that no second estimator confirms.
+DOUBTED = "doubted"
+DOUBTED_STYLE = {"s": 90, "facecolors": "none", "edgecolors": "#B00020", "linewidths": 1.2, "zorder": 5}
 Y_LABELS = {"gpu_us": "GPU time per call (µs)", "cpu_us": "CPU wall time per call (µs)"}
 
 
@@ -66,14 +66,11 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
                 title_panel(ax, panel, one.slice_name)
         if styles:
             title_shared(places[0], group, [one.slice_name for one in drawn])
-    last = {name: handles.pop(name) for name in (DISAGREE, "copy bound") if name in handles}
+    last = {name: handles.pop(name) for name in (DOUBTED, "copy bound") if name in handles}
     handles = (styles.handles(list(handles)) if styles else handles) | last
     note = f"{stats.COPY_BOUND}\n" if "copy bound" in handles else ""
-    if DISAGREE in handles:
-        note += (
-            f"{DISAGREE}: graph slope, queued events and CUPTI differ by more than {AGREEMENT} "
-            "and by more than the uncertainty of their constants\n"
-        )
+    if DOUBTED in handles:
+        note += f"{DOUBTED}: neither queued events nor CUPTI is within {AGREEMENT} of the graph slope\n"
     text = note + known_failures_caption(found) + environment_caption(runs_of(found))
     return finish(fig, handles, text, runs_of(found))
 
@@ -109,10 +106,10 @@ def _draw_panel(ax: Axes, panel: Panel, styles: GpuStyles | None) -> _Drawn:
         ringed = [
             (x, us)
             for point, (x, us) in zip(timed, times.items(), strict=True)
-            if disagreement(point.cells[variant].metrics, point.run.calibration_of(point.cells[variant]))
+            if doubt(point.cells[variant].metrics, point.run.calibration_of(point.cells[variant]))
         ]
         if ringed:
-            handles[DISAGREE] = ax.scatter(*zip(*ringed, strict=True), **DISAGREE_STYLE)
+            handles[DOUBTED] = ax.scatter(*zip(*ringed, strict=True), **DOUBTED_STYLE)
         heights += [bound for interval in intervals for bound in (interval.low, interval.high)]
     bounds = {
         point.axes[x_axis]: bound for point in points if (bound := _copy_bound_us(point, panel.metric)) is not None

@@ -66,19 +66,20 @@ def calibration(rng: np.random.Generator) -> Calibration:
     """Without errors. Constants: 0.9 us in a graph, 1.75 us in a stream, 0.85 us by CUPTI; noise of a few ns."""
     noise = lambda: 0.003 * rng.standard_normal()  # noqa: E731
 
-    def probe(inside: float) -> KernelTimes:
+    def probe(inside: float, launches: int = 1) -> KernelTimes:
         return KernelTimes(
-            graph_us=graph_us(inside + 0.9, rng, noise=0.0002),
-            stream_us=stream_us(inside + 1.75, rng),
-            cupti_us=[inside + 0.85 + noise() for _ in range(10)],
+            graph_us=graph_us(inside + 0.9 * launches, rng, noise=0.0002),
+            stream_us=stream_us(inside + 1.75 * launches, rng),
+            cupti_us=[inside + 0.85 * launches + noise() for _ in range(10)],
             true_us=[inside] * 20,
+            launches=launches,
         )
 
     def copy(size: int) -> KernelTimes:
         return KernelTimes(graph_us=graph_us(1.08 + size / (2 * 2**30 / 500.0), np.random.default_rng(0), noise=0.0))
 
     return Calibration(
-        own={"null": probe(0.0), "block_copy": probe(0.18), "wide_copy": probe(1.1), "operator": probe(0.3)},
+        own={"null": probe(0.0), "block_copy": probe(0.18), "chain": probe(1.1, launches=5)},
         spins={ns: probe(ns / 1000) for ns in (1000, 2000, 5000, 10_000, 20_000)},
         empty_pair_us=[1.28, 1.312] * 10,
         launch_host_us=[6.0] * 9,
@@ -91,16 +92,14 @@ def calibration(rng: np.random.Generator) -> Calibration:
 
 
 def cold(hot: Calibration) -> Calibration:
-    """A cold cache that adds 3 us to every call, of which CUPTI misses 0.6 for the first launch and 0.2 for each other
-    one.
-    """
+    """A cold cache that adds 3 us to every call, of which CUPTI misses 0.2 for each launch."""
 
-    def in_state(probe: KernelTimes, launches: int = 1) -> KernelTimes:
+    def in_state(probe: KernelTimes) -> KernelTimes:
         first, inside = float(np.median(probe.graph_us[min(probe.graph_us)])), fit(probe.graph_us).slope
-        cupti = inside + 3.0 - 0.6 - 0.2 * (launches - 1)
-        return structs.replace(probe, state_us=[first + 3.0] * 20, cupti_us=[cupti] * 20, launches=launches)
+        cupti = inside + 3.0 - 0.2 * probe.launches
+        return structs.replace(probe, state_us=[first + 3.0] * 20, cupti_us=[cupti] * 20)
 
-    own = {name: in_state(probe) for name, probe in hot.own.items()} | {"chain": in_state(hot.own["operator"], 5)}
+    own = {name: in_state(probe) for name, probe in hot.own.items()}
     copies = {size: {name: in_state(one) for name, one in of.items()} for size, of in hot.copies.items()}
     return structs.replace(hot, own=own, copies=copies, spins={ns: in_state(probe) for ns, probe in hot.spins.items()})
 

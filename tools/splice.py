@@ -18,7 +18,6 @@ import json
 import re
 import statistics
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -31,7 +30,7 @@ from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.decode_loop.tables import interval_text, percent_text
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
-from spec_decode_bench.harness.analysis.estimators import estimates, reason_to_disagree
+from spec_decode_bench.harness.analysis.estimators import estimates
 from spec_decode_bench.harness.analysis.seconds import ACTIVITIES, seconds_of
 from spec_decode_bench.harness.analysis.stats import (
     copy_bound_us,
@@ -191,10 +190,9 @@ def copy_bound_of(run: Run, cell: Cell) -> float:
     return copy_bound_us(run.calibration_of(cell), cell.metrics.bytes_moved)
 
 
-def estimators_agree(run: Run, cell: Cell) -> bool | None:
-    """None where the cell was not timed on a GPU."""
+def is_doubted(run: Run, cell: Cell) -> bool:
     found = estimates(cell.metrics, run.calibration_of(cell))
-    return None if found is None else found.agree
+    return found is not None and found.is_doubted
 
 
 def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
@@ -206,7 +204,7 @@ def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     gpu, host = median_us(cell, "gpu_us"), median_us(cell, "host_us")
     if gpu is None:
         return f"no graph · {significant(host)}"
-    marks = "\\*" * fastest + "?" * (estimators_agree(run, cell) is False) + "!" * bool(cell.metrics.disturbed)
+    marks = "\\*" * fastest + "?" * is_doubted(run, cell) + "!" * bool(cell.metrics.disturbed)
     marks += KNOWN_FAILURES * bool(cell.known_failures)
     parts = [f"{significant(gpu)}{marks}", str(cell.metrics.launches), significant(host)]
     return " · ".join([*parts, f"{significant(gpu / copy_bound_of(run, cell))}×"] if with_ratio else parts)
@@ -229,20 +227,6 @@ def by_point(run: Run, operator: str) -> dict[str, dict[str, Cell]]:
     return points
 
 
-def doubts(shown: Iterable[tuple[Run, Cell]]) -> list[str]:
-    """A line that says why estimators disagree on the cells marked ``?``; nothing where none is."""
-    reasons = Counter(reason for run, cell in shown if (reason := doubt(run, cell)) is not None)
-    text = "; ".join(f"{reason} ({counted(count, 'cell')})" for reason, count in reasons.most_common())
-    return ["", f"`?`, the estimators of the GPU time disagree: {text}."] if reasons else []
-
-
-def doubt(run: Run, cell: Cell) -> str | None:
-    """Why the estimators disagree on a cell; None where they do not."""
-    if estimators_agree(run, cell) is not False:
-        return None
-    return reason_to_disagree(cell.metrics, run.header.environment.l2_bytes) or NO_REASON
-
-
 def gpu_and_versions(run: Run) -> str:
     found = run.header.environment
     return f"{found.gpu}, driver {found.driver}, torch {found.torch}, Triton {found.triton}"
@@ -258,8 +242,6 @@ def packages_of(run: Run) -> str:
     return ", ".join(f"{name} {environment.package(name)}" for name in environment.packages)
 
 
-#: Of a disagreement that no model explains.
-NO_REASON = "no known reason"
 #: Where the code of kernels lies.
 KERNELS = ("kernels", "upstream")
 #: More names of changed kernels are not written out.
@@ -389,11 +371,11 @@ def headline() -> list[str]:
         fused = min(("triton_fused", "cuda_fused"), key=times.__getitem__)
         launches = [cells[name].metrics.launches for name in (before, fused)]
         speed_up = f"{significant(times[before] / times[fused], 2)}×"
-        microseconds = [f"{significant(times[name])}{'?' * bool(doubt(run, cells[name]))}" for name in (before, fused)]
+        microseconds = [f"{significant(times[name])}{'?' * is_doubted(run, cells[name])}" for name in (before, fused)]
         rows.append([row.label, f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)])
         shown += [(run, cells[name]) for name in (before, fused)]
     table = markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows)
-    return [*table, *doubts(shown), *stale((run.header, cell.variant_id) for run, cell in shown)]
+    return [*table, *stale((run.header, cell.variant_id) for run, cell in shown)]
 
 
 def summary(gpu: str = GPU) -> list[str]:
@@ -411,7 +393,7 @@ def summary(gpu: str = GPU) -> list[str]:
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
     head = ["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"]
     old = stale((one.header, cell.variant_id) for one, cell in timed)
-    return [*markdown_table(head, rows), "", note, *doubts(timed), *old]
+    return [*markdown_table(head, rows), "", note, *old]
 
 
 def loop_overview() -> list[str]:
@@ -508,7 +490,7 @@ def engines() -> list[str]:
     ]
     head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "copy bound"]
     below = [line for note in notes for line in ("", note)]
-    return [*markdown_table(head, rows, 3), *doubts(timed), *below, *stale(timed_in(run))]
+    return [*markdown_table(head, rows, 3), *below, *stale(timed_in(run))]
 
 
 def vllm_step() -> list[str]:
@@ -525,7 +507,7 @@ def vllm_step() -> list[str]:
         timed += [(run, points[label][name]) for name in names if name in points[label]]
     head = ["", "exact", "`vllm`", "`vllm_call`", "Triton", "CUDA C++", "copy bound"]
     notes = f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`."
-    return [*markdown_table(head, rows, 2), *doubts(timed), "", notes, *stale(timed_in(run))]
+    return [*markdown_table(head, rows, 2), "", notes, *stale(timed_in(run))]
 
 
 def counted_passed(points: Mapping[str, Mapping[str, Cell]], variant: str) -> str:
@@ -582,11 +564,9 @@ def runs(names: Sequence[str] = RECORDS) -> list[str]:
     rows = []
     for name in names:
         run = record(name)
-        timed = [cell for cell in run.cells if estimators_agree(run, cell) is not None]
-        doubted = Counter(text for cell in timed if (text := doubt(run, cell)))
-        why = f"({', '.join(f'{text} {count}' for text, count in doubted.most_common())})" if doubted else ""
+        timed = [found for cell in run.cells if (found := estimates(cell.metrics, run.calibration_of(cell)))]
         made = [run.header.started[:10], run.header.environment.commit, str(run.header.seed)]
-        rows.append([short_name(name), *made, str(len(timed)), f"{doubted.total()} {as_text(why)}".strip()])
+        rows.append([short_name(name), *made, str(len(timed)), str(sum(one.is_doubted for one in timed))])
     return markdown_table(["record", "date", "commit", "seed", "timed", "in doubt"], rows, 4)
 
 

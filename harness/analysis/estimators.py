@@ -1,4 +1,4 @@
-"""The estimators of a call's GPU time: their constants, their calibration, and whether they agree on a cell.
+"""The estimators of a call's GPU time: their errors on known times, and whether a second one confirms a cell's time.
 
 Three estimators time the same work in different ways:
 
@@ -16,28 +16,11 @@ CROSS_CHECK for those that it is only compared with: gaps in a stream vary by so
 
 To compare the estimators on a cell, each value is converted to a time in a graph, like ``gpu_us``:
 
-    queued events    value + launches * c
-    CUPTI            value + launches * c + s
+    value + launches * c            c = (graph slope - value of the chain) / launches of the chain
 
-c is the mean of (graph slope - estimator) per launch over the kinds of calibration kernels: an empty one, copies by one
-block and by thousands, PyTorch operators, chains of those, a warp that reads many arguments or runs through much code,
-some like a fused step, rows of block tables, an update of state, a thread that follows pointers, and the spins. s is 0
-with a hot cache. In another cache state the first launch of a call waits for what ran before, so an estimator whose
-samples are taken in that state has two constants: c, what the chain adds for each launch after the first, and s, what
-kernels of one launch add to that.
-
-The constant is not quite the same for every kind of kernel. Its spread u is the largest deviation per launch, so
-a converted value is uncertain by launches * u. Two estimators disagree on a cell where they differ by more than
-AGREEMENT and by more than launches * u. Large kernels deviate more, and count only for large cells: under CUPTI those
-that move more than LARGE_BYTES, in queued events those of more than LARGE_GRID blocks.
-
-On an H200, not on an H100, the gap between two launches of one kernel in a stream grows with about the square root of
-its blocks; in a graph and between the different kernels of a chain it does not. So c of queued events has a part for
-the root of the blocks, for large cells of one launch, up to the blocks of the largest calibration kernel. Not every
-kernel has that gap ("bulk_copy" has none): all values between those with and without this part are possible.
-
-Where a call reads the host's memory, or moves more than half of the L2, its time depends on what ran before it: another
-copy in a graph, a gap in a stream, a traced kernel under CUPTI. That is named as the reason of a disagreement.
+The chain is a calibration kernel of the run: five PyTorch operators. Other kernels have other constants, but rarely for
+both estimators: ``gpu_us`` is confirmed where at least one is within AGREEMENT of it, and doubted where both were taken
+and neither is.
 
 A new estimator is an entry of ESTIMATORS, a field of records.schema.EstimatorSamples, and the code that takes the
 samples of that field: CudaStopwatch.sample in the process that times, or Auditor._samples in the one that uses CUPTI.
@@ -45,9 +28,8 @@ samples of that field: CudaStopwatch.sample in the process that times, or Audito
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -73,43 +55,12 @@ class Tolerance:
         return f"max({1000 * self.us:.0f} ns, {100 * self.share:g} %)"
 
 
-#: Of a calibration kernel of known duration, by the graph slope and by the other estimators; and between two estimators
-#: of one cell.
+#: Of a calibration kernel of known duration, by the graph slope and by the other estimators.
 RESIDUAL, CROSS_CHECK = Tolerance(us=0.05, share=0.01), Tolerance(us=0.1, share=0.01)
-AGREEMENT = Tolerance(us=0.1, share=0.03)
-#: A call is large for CUPTI if it moves more bytes, and in queued events if it has more blocks a launch.
-LARGE_BYTES, LARGE_GRID = 2**19, 100
-
-
-@dataclass(frozen=True)
-class Constant:
-    """What to add to an estimator's value of a call to get its time in a graph, microseconds.
-
-    mean_us:   per launch.
-    spread_us: largest deviation from it among the calibration kernels, per launch.
-    once_us:   per call, for the wait of its first launch in a cache state other than hot.
-    root_us:   per square root of the blocks of a call of one launch, of ``most_blocks`` where it has more.
-    """
-
-    mean_us: float
-    spread_us: float
-    once_us: float = 0.0
-    root_us: float = 0.0
-    most_blocks: int = 0
-
-    def of(self, launches: int, blocks: int = 0) -> tuple[float, float]:
-        """The least and the most that it can be: with and without the part for ``blocks``, of all launches together."""
-        without = launches * self.mean_us + self.once_us
-        root = math.sqrt(min(blocks, self.most_blocks)) if launches == 1 else 0.0
-        return tuple(sorted((without, without + root * self.root_us)))
-
-    def __str__(self) -> str:
-        parts = [f"{signed(1000 * self.mean_us, '.0f')} ± {1000 * self.spread_us:.0f} ns a launch"]
-        if self.once_us:
-            parts.append(f"{signed(1000 * self.once_us, '.0f')} ns a call")
-        if self.root_us:
-            parts.append(f"{signed(1000 * self.root_us, '.1f')} ns times the root of its blocks")
-        return ", ".join(parts)
+#: Between two estimators of one cell.
+AGREEMENT = Tolerance(us=0.1, share=0.04)
+#: The calibration kernel that gives the constants.
+CHAIN = "chain"
 
 
 @dataclass(frozen=True)
@@ -119,45 +70,20 @@ class Estimator:
     name:      as tables, plots and messages show it.
     field:     of Metrics and KernelTimes, where its samples are.
     us_a_call: its samples -> microseconds of one call, constant included; None where there are too few.
-    is_large:  whether a call's constant is that of large kernels; large: these in words.
     in_state:  whether the samples are taken in the run's cache state, and not with a hot cache.
-    by_blocks: whether the constant of large kernels depends on their blocks.
     tolerance: of its residuals.
     """
 
     name: str
     field: str
     us_a_call: Callable[[Any], float | None]
-    is_large: Callable[[Metrics | KernelTimes], bool] = lambda call: call.bytes_moved > LARGE_BYTES
-    large: str = f"more than {LARGE_BYTES >> 10} KiB moved"
     in_state: bool = False
-    by_blocks: bool = False
     tolerance: Tolerance = CROSS_CHECK
 
     def value_us(self, times: Metrics | KernelTimes) -> float | None:
         """Microseconds of one call, constant included; None where it was not taken."""
         taken = getattr(times, self.field)
         return self.us_a_call(taken) if taken else None
-
-    def constant(self, calls: Sequence[tuple[int, int, float]], cache_is_hot: bool) -> Constant:
-        """From calibration kernels, as (launches, blocks, graph slope - estimator in microseconds)."""
-        launches, blocks, differences = (np.array(column, dtype=float) for column in zip(*calls, strict=True))
-        most_blocks = int(blocks.max()) if self.by_blocks else 0
-        columns = {"mean_us": np.ones_like(launches)}
-        if most_blocks > LARGE_GRID:
-            columns["root_us"] = np.sqrt(blocks) * (launches == 1)
-        if self.in_state and not cache_is_hot and (launches > 1).any():
-            columns["once_us"] = 1 / launches
-        design = np.stack(list(columns.values()), axis=1)
-        fitted = np.linalg.lstsq(design, differences / launches, rcond=None)[0]
-        constant = Constant(
-            spread_us=0.0, most_blocks=most_blocks, **dict(zip(columns, map(float, fitted), strict=True))
-        )
-        deviations = (
-            float(abs(difference - np.clip(difference, *constant.of(launches, blocks))) / launches)
-            for launches, blocks, difference in calls
-        )
-        return replace(constant, spread_us=max(deviations))
 
 
 def _graph_slope(graph_us: Mapping[int, Sequence[float]]) -> float | None:
@@ -179,20 +105,8 @@ def _median(cupti_us: Sequence[float]) -> float:
     return float(np.median(cupti_us))
 
 
-def _has_large_grid(call: Metrics | KernelTimes) -> bool:
-    """By its traffic where the record is older than the numbers of blocks."""
-    return call.blocks > LARGE_GRID * (call.launches or 1) if call.blocks else call.bytes_moved > LARGE_BYTES
-
-
 GRAPH_SLOPE = Estimator("graph slope", "graph_us", _graph_slope, tolerance=RESIDUAL)
-QUEUED_EVENTS = Estimator(
-    "queued events",
-    "stream_us",
-    _queued_slope,
-    is_large=_has_large_grid,
-    large=f"more than {LARGE_GRID} blocks a launch",
-    by_blocks=True,
-)
+QUEUED_EVENTS = Estimator("queued events", "stream_us", _queued_slope)
 CUPTI = Estimator("CUPTI", "cupti_us", _median, in_state=True)
 #: The first is the one that the others are compared with.
 ESTIMATORS = (GRAPH_SLOPE, QUEUED_EVENTS, CUPTI)
@@ -250,90 +164,63 @@ def event_quantum_us(calibration: Calibration) -> float:
     return float(steps.min()) if len(steps) else 0.0
 
 
+# --- a cell -----------------------------------------------------------------------------------------------------------
+
+
 @cache
-def constant_of(estimator: Estimator, calibration: Calibration, large: bool) -> Constant | None:
-    """The constant of an estimator, where it has timed all calibration kernels. large: of large calls.
-
-    All spins together count as one kind of kernel.
-    """
-    own = [kernel for kernel in calibration.own.values() if large or not estimator.is_large(kernel)]
-    spins = list(calibration.spins.values())
-    differences = [_to_graph_us(estimator, kernel) for kernel in (*own, *spins)]
-    if None in differences:
-        return None
-    calls = [(kernel.launches, kernel.blocks, difference) for kernel, difference in zip(own, differences, strict=False)]
-    calls.append((1, spins[0].blocks, float(np.mean(differences[len(own) :]))))
-    cache_is_hot = not any(kernel.state_us for kernel in calibration.own.values())
-    return estimator.constant(calls, cache_is_hot)
+def constant_us(estimator: Estimator, calibration: Calibration) -> float | None:
+    """What to add to an estimator's value for each launch, by the chain; None where it was not taken."""
+    chain = calibration.own.get(CHAIN)
+    value = _in_state_us(estimator, chain) if chain is not None else None
+    return None if value is None else (_gpu_us(chain) - value) / chain.launches
 
 
-def _to_graph_us(estimator: Estimator, kernel: KernelTimes) -> float | None:
-    """Time in a graph minus this estimator's value, both in the cache state of the estimator; None if not taken."""
-    value = estimator.value_us(kernel)
-    if value is None:
-        return None
-    state_adds = 0.0
-    if estimator.in_state and kernel.state_us:
-        state_adds = float(np.median(kernel.state_us) - np.median(kernel.graph_us[min(kernel.graph_us)]))
-    return GRAPH_SLOPE.value_us(kernel) - value + state_adds
+def _gpu_us(times: Metrics | KernelTimes) -> float:
+    return float(np.median(samples(times, "gpu_us")))
 
 
-# --- agreement on a cell ----------------------------------------------------------------------------------------------
+def _in_state_us(estimator: Estimator, times: Metrics | KernelTimes) -> float | None:
+    """An estimator's value in the run's cache state, to which one with a hot cache adds what ``gpu_us`` adds."""
+    value = estimator.value_us(times)
+    if value is None or estimator.in_state or not times.state_us:
+        return value
+    return value + _gpu_us(times) - GRAPH_SLOPE.value_us(times)
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """A cell's times in a graph, microseconds.
+    """A cell's times in a graph, microseconds: the median of its gpu_us, and those by the others that were taken."""
 
-    graph:  the median of its gpu_us.
-    others: the other estimators that were taken -> (the possible value nearest to ``graph``, allowed difference).
-    """
-
-    graph: float
-    others: Mapping[Estimator, tuple[float, float]]
+    gpu_us: float
+    others: Mapping[Estimator, float]
 
     @property
-    def agree(self) -> bool:
-        return all(abs(value - self.graph) <= allowed for value, allowed in self.others.values())
+    def is_confirmed(self) -> bool:
+        return any(abs(us - self.gpu_us) <= AGREEMENT.allowed_us(self.gpu_us) for us in self.others.values())
+
+    @property
+    def is_doubted(self) -> bool:
+        """All were taken, and none confirms it: a cell without an audit is never doubted."""
+        return len(self.others) == len(ESTIMATORS) - 1 and not self.is_confirmed
 
     def __str__(self) -> str:
-        values = {GRAPH_SLOPE: self.graph} | {estimator: value for estimator, (value, _) in self.others.items()}
-        return ", ".join(f"{estimator.name} {significant(value, 4)}" for estimator, value in values.items()) + " us"
+        values = {GRAPH_SLOPE: self.gpu_us} | dict(self.others)
+        return ", ".join(f"{estimator.name} {significant(us, 4)}" for estimator, us in values.items()) + " us"
 
 
 def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estimates | None:
     """None where the cell has no gpu_us, or the run no calibration."""
-    gpu = samples(metrics, "gpu_us") if metrics is not None else []
-    if not gpu or calibration is None or metrics.launches is None:
+    if metrics is None or calibration is None or metrics.launches is None or not samples(metrics, "gpu_us"):
         return None
-    graph, launches = float(np.median(gpu)), metrics.launches
-    state_adds = graph - fit(metrics.graph_us).slope if metrics.state_us else 0.0
     others = {}
     for estimator in ESTIMATORS[1:]:
-        value, constant = estimator.value_us(metrics), constant_of(estimator, calibration, estimator.is_large(metrics))
+        value, constant = _in_state_us(estimator, metrics), constant_us(estimator, calibration)
         if value is not None and constant is not None:
-            value += 0.0 if estimator.in_state else state_adds
-            allowed = max(AGREEMENT.allowed_us(graph), launches * constant.spread_us)
-            least, most = constant.of(launches, metrics.blocks)
-            others[estimator] = float(np.clip(graph, value + least, value + most)), allowed
-    return Estimates(graph, others)
+            others[estimator] = value + metrics.launches * constant
+    return Estimates(_gpu_us(metrics), others)
 
 
-def disagreement(metrics: Metrics | None, calibration: Calibration | None, l2_bytes: int | None = None) -> str | None:
-    """The estimators' values in words where they disagree, with the reason if it is known; None where they agree or
-    cannot be compared.
-    """
-    estimated = estimates(metrics, calibration)
-    if estimated is None or estimated.agree:
-        return None
-    reason = reason_to_disagree(metrics, l2_bytes)
-    return f"estimators disagree: {estimated}" + (f" ({reason})" if reason else "")
-
-
-def reason_to_disagree(metrics: Metrics, l2_bytes: int | None) -> str | None:
-    """Why the time of a call depends on what runs before it, which differs from estimator to estimator."""
-    if metrics.uses_bus:
-        return "host memory over the bus"
-    if l2_bytes and metrics.bytes_moved > l2_bytes / 2:
-        return "traffic of more than half of the L2"
-    return None
+def doubt(metrics: Metrics | None, calibration: Calibration | None) -> str | None:
+    """The estimators' values in words where the cell is doubted, else None."""
+    found = estimates(metrics, calibration)
+    return f"no second estimator confirms: {found}" if found is not None and found.is_doubted else None

@@ -92,7 +92,7 @@ METRICS = (*GPU_METRICS, "cpu_us")
 QUEUED = "queued_us"
 
 
-def samples(metrics: Metrics, metric: str) -> list[float]:
+def samples(metrics: Metrics | KernelTimes, metric: str) -> list[float]:
     """Samples of one of METRICS, or QUEUED; empty where the cell has none."""
     if metric == QUEUED:
         return slopes(metrics.stream_us)

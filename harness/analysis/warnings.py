@@ -1,7 +1,7 @@
 """What a reader must know before relying on a run's metrics, in sentences that tables, comparisons and reports share.
 
-A run may not be calibrated, estimators may disagree on a cell, samples may have been taken on a throttled GPU, cells
-may not have been audited.
+A run may not be calibrated, no second estimator may confirm a cell, samples may have been taken on a throttled GPU,
+cells may not have been audited.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from spec_decode_bench.harness.analysis.estimators import disagreement
+from spec_decode_bench.harness.analysis.estimators import doubt
 from spec_decode_bench.harness.records.schema import Cell, Run
 from spec_decode_bench.harness.wording import counted
 
@@ -25,10 +25,9 @@ def abbreviated(names: Sequence[str], more: str = "more") -> list[str]:
     return [*names[:MAX_NAMED], *([f"{len(names) - MAX_NAMED} {more}"] if len(names) > MAX_NAMED else [])]
 
 
-def disagreeing_cells(run: Run, cells: Sequence[Cell]) -> dict[str, str]:
-    """Key of each cell on which the estimators disagree -> their values in words."""
-    l2_bytes = run.header.environment.l2_bytes
-    texts = {cell.key: disagreement(cell.metrics, run.calibration_of(cell), l2_bytes) for cell in cells}
+def doubted_cells(run: Run, cells: Sequence[Cell]) -> dict[str, str]:
+    """Key of each cell whose time is doubted -> the estimators' values in words."""
+    texts = {cell.key: doubt(cell.metrics, run.calibration_of(cell)) for cell in cells}
     return {key: text for key, text in texts.items() if text is not None}
 
 
@@ -88,7 +87,7 @@ def measurement_warnings(runs: Sequence[Run]) -> list[str]:
     """What must be known of how these runs were measured, one sentence each; empty where there is nothing."""
     cells = [cell for run in runs for cell in run.cells]
     sentences = list(dict.fromkeys(sentence for run in runs for sentence in calibration_warnings(run)))
-    if disagreeing := list(dict.fromkeys(key for run in runs for key in disagreeing_cells(run, run.cells))):
-        named = ", ".join(abbreviated(disagreeing))
-        sentences.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
+    if doubted := list(dict.fromkeys(key for run in runs for key in doubted_cells(run, run.cells))):
+        named = ", ".join(abbreviated(doubted))
+        sentences.append(f"no second estimator confirms {counted(len(doubted), 'cell')}: {named}")
     return [*sentences, *throttling_warnings(cells), *audit_warnings(cells)]

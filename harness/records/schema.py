@@ -233,25 +233,18 @@ class KernelTimes(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=Tru
     """A calibration kernel, timed by each estimator.
 
     true_us:  for a spin kernel, its duration by the GPU's global timer, one per round.
-    launches: kernels, memcpys and memsets of one call. blocks: of its kernels; 0 in older records.
-    bytes_moved: read and written by one call, where that is more than a few kilobytes.
+    launches: kernels, memcpys and memsets of one call.
     """
 
     true_us: list[Us] = []
     launches: int = 1
-    blocks: int = 0
-    bytes_moved: int = 0
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
     """What the timer reads of known work in this run, raw. Compared and hashed by identity, to serve as a cache key.
 
-    own:             calibration kernels of the kinds that variants consist of: "null", "block_copy" (one block),
-                     "wide_copy", "bulk_copy" (several vectors a thread), "operator" (of PyTorch), "gather", "chain"
-                     (PyTorch operators, one of them a memcpy), "wide_chain", "step_128", "step_512", "step_1024"
-                     (fused, by threads of a block), "small_step", "tables" and "wide_tables" (rows by slot), "update"
-                     (of state), "arguments" (many), "pointers" (to follow), "code" and "wide_code" (much), "grid_512"
-                     and "grid_2048" (blocks of a warp).
+    own:             calibration kernels: "null" (empty), "block_copy" (one block), "chain" (of PyTorch operators); more
+                     in older records.
     spins:           nanoseconds asked for -> a kernel that waits so long.
     empty_pair_us:   two events with nothing between them, behind a blocking kernel; the smallest step between these
                      times is the resolution of an event.
@@ -333,8 +326,7 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     host_us:           CPU time to submit one call.
     eager_us:          from submission to completion on an idle GPU, submission included.
     cpu_us:            wall time of one call of a PyTorch variant on a CPU; never a GPU time.
-    launches:          kernel, memcpy and memset nodes of one call in the captured graph; graph_nodes: by type; blocks:
-                       of the kernels, 0 in older records.
+    launches:          kernel, memcpy and memset nodes of one call in the captured graph; graph_nodes: by type.
     no_graph:          why the call cannot be captured; then there is no graph_us.
     no_audit:          why the second process did not look at this cell.
     cupti_launches:    operations of one call in a graph, by CUPTI; eager_launches: outside of one.
@@ -353,7 +345,6 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     cpu_us: list[Us] = []
     launches: int | None = None
     graph_nodes: dict[str, int] = {}
-    blocks: int = 0
     no_graph: str | None = None
     no_audit: str | None = None
     cupti_launches: int | None = None

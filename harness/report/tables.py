@@ -21,7 +21,7 @@ from spec_decode_bench.harness.analysis.warnings import (
     abbreviated,
     audit_warnings,
     calibration_warnings,
-    disagreeing_cells,
+    doubted_cells,
     known_failure_warnings,
     throttling_warnings,
 )
@@ -137,14 +137,14 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     columnless = _without_times(variants, cells)
     variants = [name for name in variants if name not in columnless]
     axes, labels, shared = point_columns(cells)
-    footnotes, disagreeing = Footnotes(), disagreeing_cells(run, cells)
+    footnotes, doubted = Footnotes(), doubted_cells(run, cells)
     bound = gpu and any(is_timed(cell, metric) for cell in cells)
 
     rows = []
     times = {point: _times(row, metric) for point, row in grid.items()}
     for point, row in grid.items() if variants else ():
         of_row, fastest = times[point], _fastest(times[point])
-        entries = [_time_entry(row.get(name), of_row, name == fastest, footnotes, disagreeing) for name in variants]
+        entries = [_time_entry(row.get(name), of_row, name == fastest, footnotes, doubted) for name in variants]
         entries += [_copy_bound_entry(run, row)] if bound else []
         rows.append((labels[point], entries))
 
@@ -155,8 +155,8 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     notes += proof_notes({cell.variant: cell.proof for cell in cells if cell.proof})
     notes += proof_notes({cell.variant: cell.audit for cell in cells if cell.audit}, "audited")
     notes += calibration_warnings(run)
-    marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
-    notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]
+    marked = [f"{key.partition('/')[2]} {text}" for key, text in doubted.items()]
+    notes += [f"? {text}" for text in abbreviated(marked, more="more cells that none confirms")]
     notes += [*throttling_warnings(cells), *audit_warnings(cells), *known_failure_warnings(cells), *footnotes.notes()]
     columns = (*variants, "copy bound") if bound else tuple(variants)
     return variant_table(f"{operator}: {title}", axes, columns, rows, notes, kind="measured")
@@ -214,7 +214,7 @@ def _rated(name: str, baseline: str, times: Mapping[str, Interval]) -> bool:
 
 
 def _time_entry(
-    cell: Cell | None, times: Mapping[str, Interval], best: bool, footnotes: Footnotes, disagreeing: Mapping[str, str]
+    cell: Cell | None, times: Mapping[str, Interval], best: bool, footnotes: Footnotes, doubted: Mapping[str, str]
 ) -> Entry:
     if cell is None or cell.variant not in times:
         return footnotes.entry(cell)
@@ -224,7 +224,7 @@ def _time_entry(
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
-    marks = "*" * best + "?" * (cell.key in disagreeing) + "!" * bool(cell.metrics.disturbed)
+    marks = "*" * best + "?" * (cell.key in doubted) + "!" * bool(cell.metrics.disturbed)
     marks += KNOWN_FAILURES * bool(cell.known_failures)
     return Entry(f"{significant(time.median)}{faster}{marks}", NBSP.join(second), "best" if best else "")
 

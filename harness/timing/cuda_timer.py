@@ -255,9 +255,8 @@ class CudaStopwatch:
         if not self._graphs:
             return {"no_graph": self.no_graph}
         copies, graph = next(iter(self._graphs.items()))
-        nodes, blocks = Counter(graph.nodes), graph.blocks
+        nodes = Counter(graph.nodes)
         if copies in self._own_graphs:
-            own = self._own_graphs[copies]
-            nodes, blocks = nodes - Counter(own.nodes), blocks - own.blocks
+            nodes -= Counter(self._own_graphs[copies].nodes)
         nodes = {kind: count // copies for kind, count in nodes.items()}
-        return {"launches": sum(nodes.values()), "graph_nodes": nodes, "blocks": blocks // copies}
+        return {"launches": sum(nodes.values()), "graph_nodes": nodes}

@@ -313,8 +313,6 @@ class SimulatedGpu:
             operation.ns = 150 + count * 16 / MISSED_BYTES_PER_NS / (1 if grid[0] == 1 and count > 1024 else 4)
             operation.touched = {source: 16 * count, target: 16 * count}
             operation.work = lambda: ctypes.memmove(target, source, 16 * count)
-        elif name == "follow_pointers":
-            operation.ns = 150 * values[1]
         elif name == "spin":
             operation.ns = values[0]
         elif name == "timed_spin":

@@ -469,7 +469,7 @@ def test_cupti_times_the_calibration_kernels_too():
     assert session.ready.environment.notes == ()
     assert (joined.own["null"].cupti_us, joined.spins[1000].cupti_us) == ([0.7], [1.7])
     assert joined.own["null"].graph_us == calibration.own["null"].graph_us
-    assert joined.own["wide_copy"] == calibration.own["wide_copy"]
+    assert joined.own["chain"] == calibration.own["chain"]
 
 
 def one_launch(item):
