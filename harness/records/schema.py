@@ -322,7 +322,6 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     """Raw samples of one cell in microseconds, one per round unless said otherwise, and counts.
 
     bytes_moved:       least traffic of the operator at this point.
-    uses_bus:          whether the operator reads or writes the host's memory.
     host_us:           CPU time to submit one call.
     eager_us:          from submission to completion on an idle GPU, submission included.
     cpu_us:            wall time of one call of a PyTorch variant on a CPU; never a GPU time.
@@ -339,7 +338,6 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     bytes_moved: int
-    uses_bus: bool = False
     host_us: list[Us] = []
     eager_us: list[Us] = []
     cpu_us: list[Us] = []

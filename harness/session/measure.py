@@ -195,7 +195,6 @@ class Measuring:
         """The samples of one variant."""
         metrics = timing.metrics(
             at.places[0].bytes_moved,
-            uses_bus=at.places[0].inputs.has_uva or at.places[0].outputs.has_uva,
             placements=len(at.places),
             sm_clock_mhz=[reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None],
             power_w=[reading.power_w for reading in readings if reading.power_w is not None],

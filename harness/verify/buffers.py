@@ -179,13 +179,11 @@ class Guard:
     ) -> None:
         self.buffers: dict[str, Guarded] = {}
         #: Whether launches reach one of the tensors over the bus only.
-        self.has_uva = False
         replaced = {}
         for field in dataclasses.fields(source):
             value = getattr(source, field.name)
             if isinstance(value, Tensor):
                 host = bool(field.metadata.get("host"))
-                self.has_uva |= bool(field.metadata.get("uva"))
                 where = "cpu" if host else device
                 self.buffers[field.name] = Guarded(
                     value,
