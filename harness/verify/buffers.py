@@ -178,7 +178,6 @@ class Guard:
         arena: Arena | None = None,
     ) -> None:
         self.buffers: dict[str, Guarded] = {}
-        #: Whether launches reach one of the tensors over the bus only.
         replaced = {}
         for field in dataclasses.fields(source):
             value = getattr(source, field.name)
