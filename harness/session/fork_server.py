@@ -19,6 +19,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import spec_decode_bench
+from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.addresses import fixed_addresses
 
 #: Where Python finds the suite. In a clone a process has it in its search path no longer than it must, as the folders
@@ -48,6 +49,8 @@ def start(device: str | None = None) -> None:
     with _LOCK:
         path = os.pathsep.join(filter(None, [FOUND_IN, os.environ.get("PYTHONPATH")]))
         changes = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", DEVICE: device or ""}
+        if device == "cuda":  # what it loads of Triton must not be for the interpreter
+            changes[interpreter.SWITCH] = "0"
         with _ctrl_c_ignored(), _environment(changes), _suite_first(), fixed_addresses():
             forkserver.ensure_running()
 

@@ -124,3 +124,22 @@ def test_a_profiled_command_spawns_its_workers(name):
     program = "from spec_decode_bench.harness.session import fork_server; print(fork_server.CONTEXT.get_start_method())"
     done = run_python(program, {**os.environ, name: "/x"})
     assert done.stdout == "spawn\n", done.stderr
+
+
+@full
+def test_a_server_of_workers_for_a_gpu_loads_no_interpreted_triton():
+    """Whatever the user, or an earlier command for the CPU, has set."""
+    program = (
+        "from spec_decode_bench.harness.session import fork_server; "
+        "from tests.harness.session.test_fork_server import is_compiled; "
+        "fork_server.start('cuda'); ours, theirs = fork_server.CONTEXT.Pipe(duplex=False); "
+        "fork_server.started(is_compiled, (theirs,), 'test'); print(ours.recv())"
+    )
+    assert run_python(program, {**os.environ, "TRITON_INTERPRET": "1"}).stdout == "True\n"
+
+
+def is_compiled(connection):
+    from triton.language import standard
+    from triton.runtime.jit import JITFunction
+
+    connection.send(isinstance(standard.cdiv, JITFunction))
