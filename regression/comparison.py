@@ -249,10 +249,15 @@ class Comparison:
         return float(np.mean([cell.power for cell in cells])) if cells else 0.0
 
     @property
+    def too_few(self) -> bool:
+        """Whether there are too few processes to judge any time."""
+        return self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES
+
+    @property
     def unclear(self) -> list[str]:
         """Why the comparison cannot pass although nothing failed, a sentence each; empty where it can."""
         sentences = []
-        if self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES:
+        if self.too_few:
             sentences.append(
                 f"{len(self.base)} + {len(self.head)} processes: with fewer than {MIN_PROCESSES} a side no time "
                 "can be judged, because two processes of the same code differ; record more"
@@ -571,11 +576,13 @@ def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
 
 
 def _state(cells: Sequence[Cell]) -> str:
-    """Status and reason of the first bad cell, else of the first; with the number of processes where not all agree."""
+    """Status and reason of the first bad cell, else of the first, with the first wrong element; with the number of
+    processes where not all agree.
+    """
     if not cells:
         return "absent"
     cell = next((cell for cell in cells if cell.status.is_bad), cells[0])
-    reason = ending(cell)
+    reason = ending(cell, elements=1)
     like = sum(other.status == cell.status for other in cells)
     share = f" ({like} of {len(cells)} processes)" if like < len(cells) else ""
     return f"{cell.status}{share}: {reason}" if reason else f"{cell.status}{share}"
