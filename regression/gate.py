@@ -10,7 +10,8 @@ comparison cannot decide are measured. While a process is timed, the next one lo
 
 The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
 ``bench.py compare FOLDER/base FOLDER/head`` reads again, and those of the processes that verify in ``verified/``, whose
-cells without a time stand in the others as they are. gate.json has its settings, ``logs/`` what each process printed.
+cells without a time stand in the others as they are. Where one of them broke, these two say so, and nothing is timed.
+gate.json has its settings, ``logs/`` what each process printed.
 """
 
 from __future__ import annotations
@@ -182,6 +183,10 @@ class Gate:
                         self._say(f"no cell of {side} passed, so nothing is timed{f': {why}' if why else ''}")
                         return True
                     can_hold &= _is_gpu(verified)
+                if broken := self.comparison(0).broken:
+                    names = dict.fromkeys("/".join(split_key(cell.key)[:2]) for cell in broken)
+                    self._say(f"broken in head, so nothing is timed: {', '.join(abbreviated(list(names)))}")
+                    return True
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
                 end_groups([process.running for process in self._running], EXIT_LIMIT_S)
