@@ -256,6 +256,8 @@ class Comparison:
     @property
     def unclear(self) -> list[str]:
         """Why the comparison cannot pass although nothing failed, a sentence each; empty where it can."""
+        if self.broken or self.failing:
+            return []
         sentences = []
         if self.too_few:
             sentences.append(

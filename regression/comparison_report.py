@@ -391,7 +391,7 @@ def _blocks(comparison: Comparison, picture: str | None, sort: Sort) -> list[str
         f"### {as_text(title(comparison))}" if comparison.upstream else "",
         f"{OUTCOME_MARKS[comparison.outcome]} {headline(comparison, '**')}",
         f"{_line(basis(comparison))}.",
-        _bullets(comparison.unclear) if comparison.outcome == "could not tell" else "",
+        _bullets(comparison.unclear),
     ]
     if comparison.broken:
         blocks += [f"### {TRANSITIONS['broken']} ({len(comparison.broken)})", _broken(comparison)]

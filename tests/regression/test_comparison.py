@@ -120,6 +120,7 @@ def test_a_cell_that_broke_is_a_regression_even_if_nothing_else_is_left(status, 
     head = everywhere(base, 0, status=status, metrics=None, **factory.why_not(status, "3 of 40 differ"))
     comparison = compare(base, head)
     assert comparison.exit_code == 1
+    assert comparison.unclear == []
     assert [(cell.key, cell.base, cell.head) for cell in comparison.broken] == [
         (base[0].cells[0].key, "passed", f"{status}: 3 of 40 differ")
     ]
