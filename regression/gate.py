@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -59,6 +59,7 @@ from spec_decode_bench.regression.gate_upstream import Upstream, discard, first_
 from spec_decode_bench.regression.revisions import (
     HOLD_FLAG,
     Revision,
+    as_it_stands,
     changed_files,
     check_command_line,
     checked_out,
@@ -159,7 +160,7 @@ class Gate:
         base, head = map(self.settings.name, (BASE, HEAD))
         same = ", the same code twice" if self.settings.same_code else ""
         self._say(f"base {base}, head {head}{same}; records in {self.folder}")
-        with checked_out(self.settings.revisions, self.folder) as suites:
+        with self._suites() as suites:
             can_hold = True
             for side, revision in self.settings.revisions.items():
                 can_hold &= check_command_line(f"--{side}", revision, suites[side])
@@ -191,6 +192,12 @@ class Gate:
             finally:
                 end_groups([process.running for process in self._running], EXIT_LIMIT_S)
         return True
+
+    def _suites(self) -> AbstractContextManager[dict[str, Path]]:
+        """Side -> folder of its suite: of an engine's gate this one, as it stands."""
+        if self.settings.upstream is not None:
+            return nullcontext(dict.fromkeys((BASE, HEAD), ROOT))
+        return checked_out(self.settings.revisions, self.folder)
 
     def _leave_out_what_is_the_same(self, suites: dict[str, Path]) -> bool:
         """Keep the cells that differ, and some controls. False where none differs."""
@@ -466,7 +473,7 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         upstream, base = None, resolve("--base", options.base)
         head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     else:
-        base = head = working_tree(folder)
+        base = head = as_it_stands(folder)
         upstream = sides_of(options, folder, catalog)
     try:
         with first_on_path(folder, HEAD) if upstream is not None else nullcontext():
@@ -510,7 +517,7 @@ def resume(folder: Path, console: Console) -> Gate:
         raise RecordError(f"--resume {folder}: no gate here, {STATE} is missing") from None
     except msgspec.DecodeError as error:
         raise RecordError(f"{folder / STATE} cannot be read: {error}") from None
-    if settings.head.name is None and (now := working_tree(folder)) != settings.head:
+    if settings.head.name is None and (now := as_it_stands(folder)) != settings.head:
         files = ", ".join(abbreviated(changed_files(folder)))
         raise ConfigError(
             f"--resume {folder}: its head was the {settings.head}, which has changed to the {now}; begin a new gate. "
