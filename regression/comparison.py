@@ -653,12 +653,11 @@ def _evidence(base: np.ndarray, head: np.ndarray, paired: bool) -> tuple[float, 
     """
     if paired:
         log_ratios, count = head - base, len(base)
-        few = count < 5
         return (
-            np.mean(log_ratios) if few else np.median(log_ratios),
+            stats.middle(log_ratios),
             np.var(log_ratios, ddof=1) if count > 1 else 0.0,
             count - 1,
-            1 / count if few else math.pi / 2 / count,  # variance of a mean, and of a median
+            (1 if count < stats.FOR_A_MEDIAN else math.pi / 2) / count,  # variance of a mean, and of a median
             base.mean(),
         )
     df = len(base) + len(head) - 2
