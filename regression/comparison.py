@@ -371,8 +371,15 @@ def compare_variants(
     result = Comparison(runs, runs, rule, gating, [], Machines((), (), 0.0, None), pair=(base, head), unit=unit)
     _judge(result, _pairs(result))
     if not result.gating_cells:
-        raise CompareError(f"no point at which {runs[0].path} times both {head} and {base} by {', '.join(gating)}")
+        why = "".join(f"; {name}: {reason}" for name in (head, base) if (reason := _why_untimed(runs, name)))
+        raise CompareError(f"no point at which {runs[0].path} times both {head} and {base} by {', '.join(gating)}{why}")
     return result
+
+
+def _why_untimed(runs: Sequence[Run], name: str) -> str | None:
+    """How the first cell of a variant ended, where none was timed."""
+    cells = [cell for run in runs for cell in run.cells if name in (cell.variant, cell.variant_id)]
+    return None if not cells or any(cell.was_timed for cell in cells) else ending(cells[0], elements=1)
 
 
 # --- what may be compared ---------------------------------------------------------------------------------------------
@@ -397,7 +404,7 @@ def check_rule(rule: Rule) -> None:
 _REFUSALS = {
     "device": "CPU and GPU times are never compared",
     "cache state": "record both with the same measure.cache",
-    "gpu": "times of different models say nothing about a change of the code",
+    "gpu": "times of different models say nothing about a change of the code; bench.py report shows them side by side",
     "seed": "the longest request of a batch can decide its time, so record both with the same --seed",
     "config": "record both with the same configuration, or compare the cells that they share with --any-config",
 }

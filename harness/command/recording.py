@@ -30,6 +30,7 @@ from spec_decode_bench.harness.records.schema import (
     Audit,
     Cell,
     Environment,
+    Finding,
     Header,
     Outcome,
     Proof,
@@ -171,6 +172,18 @@ def _measured(
     KeyboardInterrupt where it cannot begin.
     """
     ending, begun, planning_s = Ending(), False, time.monotonic() - plan.began
+    told: set[str] = set()
+
+    def tell(variant: str, finding: Finding) -> None:
+        """What is wrong with a variant, once, as soon as it is known, and how to see it again."""
+        if variant in told:
+            return
+        told.add(variant)
+        print_to_stderr(f"{variant}: {of_finding(finding)}")
+        if finding.name:
+            seed = plan.job.seed if finding.seed is None else finding.seed
+            print_to_stderr(f"this one alone: {plan.repeat(f'{variant}/{finding.name}', seed)}")
+
     with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
         try:
             code = thread.submit(_code, plan).result  # while the processes start
@@ -182,9 +195,7 @@ def _measured(
                 remembered = _Remembered.of(plan, code(), session.environment)
                 items = remembered.marked(left)
                 for checked in session.verify_first(items):
-                    print_to_stderr(f"{checked.variant_id}: {of_finding(checked.finding)}")
-                    if name := checked.finding.name:
-                        print_to_stderr(f"this one alone: {plan.repeat(f'{checked.variant_id}/{name}', plan.job.seed)}")
+                    tell(checked.variant_id, checked.finding)
                 keep(_first_line(plan, session.ready, planning_s))
                 begun = True
                 for outcome in session.run(items):
@@ -193,6 +204,8 @@ def _measured(
                         continue
                     if isinstance(outcome, Segment):
                         plan.check_sources()
+                    if isinstance(outcome, Cell) and outcome.finding is not None:
+                        tell(outcome.variant_id, outcome.finding)
                     remembered.see(outcome)
                     keep(structs.replace(outcome, process=plan.first_process + outcome.process))
                 remembered.keep()

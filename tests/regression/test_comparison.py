@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from spec_decode_bench.harness.records.schema import Checkout, Finding, Metrics, Place, Segment, Status
+from spec_decode_bench.harness.records.schema import Checkout, Code, Finding, Metrics, Place, Reason, Segment, Status
 from spec_decode_bench.regression.comparing import rule_of
 from spec_decode_bench.regression.comparison import POWER, PRESETS, CompareError, Rule, compare, compare_variants
 from spec_decode_bench.regression.comparison_report import (
@@ -272,7 +272,7 @@ def test_runs_that_do_not_belong_together_are_refused_in_a_sentence():
         "has config.measure.min_rounds 10, run0.jsonl has 20": of_header(
             base, config={"measure": {"cache": "hot", "min_rounds": 20}}
         ),
-        "different models": of_environment(base, gpu="NVIDIA H100"),
+        "bench.py report shows them side by side": of_environment(base, gpu="NVIDIA H100"),
         "incomplete": (replace(base[0], truncated=True), *base[1:]),
         "several revisions": (*base[:2], *of_environment(base[2:], commit="fffaaa")),
         "has packages.vllm none, run2.jsonl has 0.33.0": (
@@ -453,6 +453,17 @@ def test_a_variant_against_itself_is_refused_and_an_unknown_one_is_named():
         compare_variants(runs, "cuda_fuse", "op_chain")
     with pytest.raises(CompareError, match="no point"):
         compare_variants(runs, "flat_view", "op_chain")
+
+
+def test_of_a_variant_without_times_it_is_said_why():
+    interpreted = factory.cell("decode_native", "triton_fused", {"batch_size": 8}, cpu=None)
+    reason = Reason(code=Code.INTERPRETED)
+    cells = [
+        factory.cell("decode_native", "flat_view", {"batch_size": 8}, cpu=5.0),
+        replace(interpreted, metrics=None, reason=reason),
+    ]
+    with pytest.raises(CompareError, match="; triton_fused: verified under Triton's interpreter"):
+        compare_variants((factory.run(CPU, cells),), "triton_fused", "flat_view")
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
