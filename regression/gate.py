@@ -48,6 +48,7 @@ from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE, USAGE
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Status, split_key
+from spec_decode_bench.harness.report.console import saying
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.worker import RunError
@@ -204,7 +205,8 @@ class Gate:
         upstream = self.settings.upstream
         if self.settings.same_code or (upstream is not None and not upstream.changed):
             return False
-        plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
+        with saying("planning both sides"):
+            plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
         if None in plans.values():  # the process that verifies says why
             return True
         keys = list(dict.fromkeys(itertools.chain(*plans.values())))
@@ -474,7 +476,8 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     else:
         base = head = as_it_stands(folder)
-        upstream = sides_of(options, folder, catalog)
+        with saying(f"taking the files of {options.upstream}"):
+            upstream = sides_of(options, folder, catalog)
     try:
         with first_on_path(folder, HEAD) if upstream is not None else nullcontext():
             steady = _timed_here(options, source, device, catalog)

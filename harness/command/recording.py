@@ -41,7 +41,7 @@ from spec_decode_bench.harness.records.schema import (
     audited,
     rounded,
 )
-from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar
+from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar, saying
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.gpus import SeveralGpus
 from spec_decode_bench.harness.session.messages import Job, Ready
@@ -61,7 +61,8 @@ class Plan:
     sources:  hashes of the files that the cells depend on, of when they were planned.
     repeat:   the command that verifies a variant at one place: (key, seed) -> text.
     out:      folder of the record; None for a new one in results/.
-    report:   shows the record and writes its tables and plots: (console, run, folder).
+    report:   shows the record and writes its tables and plots: (console, run, folder, when the command began that
+              measured all of it).
     preload:  loads what ``report`` needs, in a thread, while the processes start.
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
@@ -77,7 +78,7 @@ class Plan:
     sources: dict[str, str]
     repeat: Callable[[str, int], str]
     out: Path | None
-    report: Callable[[Console, Run, Path], None]
+    report: Callable[[Console, Run, Path, float | None], None]
     preload: Callable[[], None]
     shard: str | None = None
     resumed: Run | None = None
@@ -138,7 +139,7 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
     finally:
         writer.close()
     try:
-        plan.report(console, run, path.parent)
+        plan.report(console, run, path.parent, None if resumed else plan.began)
     except KeyboardInterrupt:
         ending.interrupted = True
     except OSError as error:
@@ -175,12 +176,12 @@ def _measured(
     told: set[str] = set()
 
     def tell(variant: str, finding: Finding) -> None:
-        """What is wrong with a variant, once, as soon as it is known, and how to see it again."""
+        """What is wrong with a variant, once, as soon as it is known, and how to see it again without timing."""
         if variant in told:
             return
         told.add(variant)
         print_to_stderr(f"{variant}: {of_finding(finding)}")
-        if finding.name:
+        if finding.name and finding.when is None:
             seed = plan.job.seed if finding.seed is None else finding.seed
             print_to_stderr(f"this one alone: {plan.repeat(f'{variant}/{finding.name}', seed)}")
 
@@ -192,11 +193,12 @@ def _measured(
             code = partial(_code, plan)
         try:
             with session:
-                remembered = _Remembered.of(plan, code(), session.environment)
-                items = remembered.marked(left)
-                for checked in session.verify_first(items):
-                    tell(checked.variant_id, checked.finding)
-                keep(_first_line(plan, session.ready, planning_s))
+                with saying("starting the processes, verifying new variants, calibrating"):
+                    remembered = _Remembered.of(plan, code(), session.environment)
+                    items = remembered.marked(left)
+                    for checked in session.verify_first(items):
+                        tell(checked.variant_id, checked.finding)
+                    keep(_first_line(plan, session.ready, planning_s))
                 begun = True
                 for outcome in session.run(items):
                     if isinstance(outcome, Progress):
