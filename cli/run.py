@@ -32,7 +32,7 @@ from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.exit_codes import INTERRUPTED, OK
 from spec_decode_bench.harness.records.file import is_empty_record, read_run, record_path
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.report.console import make_console, print_to_stderr, warn
+from spec_decode_bench.harness.report.console import make_console, print_to_stderr, saying, warn
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.gpus import Gpu, LocalGpu, SeveralGpus
 from spec_decode_bench.harness.session.resume import check_same_sweep
@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
     began = time.monotonic() if options.hold else options.began
     if not options.plan:
         print_broken(catalog)
-    plans = [replace(_planned(options, source, resumed, device, catalog), began=began) for source in sources]
+    with saying("planning"):
+        plans = [replace(_planned(options, source, resumed, device, catalog), began=began) for source in sources]
     if options.plan:
         for plan in plans:
             _print_plan(plan)

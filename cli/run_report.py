@@ -24,6 +24,7 @@ from spec_decode_bench.harness.report.console import (
     print_environment,
     print_seconds,
     print_tables,
+    saying,
     warn,
 )
 from spec_decode_bench.harness.report.table import Table
@@ -55,20 +56,26 @@ def load_plots() -> None:
     from spec_decode_bench.plots import _style  # noqa: F401
 
 
-def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
-    """Tables on screen and in ``folder``/table.md, plots beside it."""
+def report(console: Console, run: Run, folder: Path, command_began: float | None = None, *, no_plots: bool) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside it. command_began: by time.monotonic(), of the one that
+    measured all of the run.
+    """
     began = time.monotonic()
     tables = print_run(console, run)
-    print_seconds(console, seconds_of(run))
     write_tables(folder, tables)
     drawn, references = [], []
     if run.outcomes and not no_plots:
         from spec_decode_bench.plots import draw_all
 
-        references = _references(run)
-        drawn = draw_all([run], folder, beside=references)
+        with saying("drawing the plots"):
+            references = _references(run)
+            drawn = draw_all([run], folder, beside=references)
+    if seconds := seconds_of(run):
+        now = time.monotonic()
+        wall_s = None if command_began is None else now - command_began
+        print_seconds(console, {**seconds, "report": now - began}, wall_s)
     plots = counted(len({path.stem for path in drawn}), "plot")
-    text = f"record, table and {plots}, made in {time.monotonic() - began:.1f} s: {folder}"
+    text = f"record, table and {plots}: {folder}"
     if drawn and references:
         text += f", which also show {', '.join(f'{r.path} ({r.header.environment.gpu})' for r in references)}"
     console.print(Text(text))

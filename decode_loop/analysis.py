@@ -1,9 +1,10 @@
 """ITL and TPOT of decode loops, and what a stack changes in them, from the raw samples of a record.
 
 A block of steps is the unit of evidence: all stacks replay the same requests in it, one after another, so their
-difference is taken block by block, and the bootstrap resamples blocks. An interval is the value plus or minus a
-quantile of Student's t times the bootstrap's standard error: with ten blocks percentiles of the resamples are too
-narrow, and host times have heavy tails (Hesterberg, "What teachers should know about the bootstrap", The American
+difference is taken block by block. As with pairs of processes in a comparison of records, the median over the blocks
+counts, since the host may be interrupted in some. The bootstrap resamples blocks. An interval is the value plus or
+minus a quantile of Student's t times the bootstrap's standard error: with ten blocks percentiles of the resamples are
+too narrow, and host times have heavy tails (Hesterberg, "What teachers should know about the bootstrap", The American
 Statistician 69, 2015).
 """
 
@@ -39,25 +40,25 @@ class Pool:
     blocks: np.ndarray
     ranked: np.ndarray  # whether a percentile counts it
 
-    def mean(self, counts: np.ndarray) -> np.ndarray:
-        """[resamples], for counts [resamples, blocks]: how often each block was drawn."""
-        sums = np.bincount(self.blocks, self.values * self.weights, minlength=counts.shape[1])
-        return counts @ sums / (counts @ np.bincount(self.blocks, self.weights, minlength=counts.shape[1]))
+    @property
+    def means(self) -> np.ndarray:
+        """Of each block."""
+        return np.bincount(self.blocks, self.values * self.weights) / np.bincount(self.blocks, self.weights)
 
-    def percentile(self, counts: np.ndarray, share: float) -> np.ndarray:
-        """The smallest value that at least ``share`` of the samples do not exceed; [resamples]."""
+    def percentile(self, drawn: np.ndarray, share: float) -> np.ndarray:
+        """The smallest value that at least ``share`` of the samples do not exceed; [resamples], for the blocks that
+        were drawn, [resamples, blocks].
+        """
+        counts = (drawn[:, :, None] == np.arange(drawn.shape[1])).sum(axis=1, dtype=float)
         values, blocks = self.values[self.ranked], self.blocks[self.ranked]
         order = np.argsort(values, kind="stable")
         below_of_block = np.cumsum(np.arange(counts.shape[1])[:, None] == blocks[order], axis=1, dtype=float)
         below = counts @ below_of_block
         return values[order][np.argmax(below >= share * below[:, -1:] - 1e-9, axis=1)]
 
-    def statistic(self, name: str, counts: np.ndarray) -> np.ndarray:
-        return self.mean(counts) if name == "mean" else self.percentile(counts, PERCENTILES[name])
-
 
 def pool(blocks: Sequence[LoopBlock], metric: Metric) -> Pool:
-    """ITL: every interval once. TPOT: each request of a block by its time per token; the mean is time over tokens."""
+    """ITL: every interval once. TPOT: each request of a block by its time per token; its mean is time over tokens."""
     if metric != "tpot_us":
         values = np.concatenate([getattr(block, metric) for block in blocks])
         numbers = np.repeat(np.arange(len(blocks)), [len(block.itl_us) for block in blocks])
@@ -81,10 +82,12 @@ def is_measured(loop: Loop) -> bool:
     return loop.status == Status.PASSED and bool(loop.blocks)
 
 
-def value(loop: Loop, metric: Metric, statistic: str = "mean") -> float:
-    """Microseconds, over all blocks."""
+def value(loop: Loop, metric: Metric, percentile: str | None = None) -> float:
+    """Microseconds: the middle of the means of the blocks, or a percentile over all of them."""
     values = pool(loop.blocks, metric)
-    return float(values.statistic(statistic, np.ones((1, len(loop.blocks))))[0])
+    if percentile is None:
+        return float(stats.middle(values.means))
+    return float(values.percentile(np.arange(len(loop.blocks))[None], PERCENTILES[percentile])[0])
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,10 @@ class Delta:
     percent: Interval
 
 
-def delta(reference: Loop, loop: Loop, metric: Metric, statistic: str = "mean") -> Delta | None:
-    """Over the blocks that both have; None for fewer than two. Raises ValueError for stacks of different loops."""
+def delta(reference: Loop, loop: Loop, metric: Metric, percentile: str | None = None) -> Delta | None:
+    """Over the blocks that both have; None for fewer than two. percentile: as of ``value``. Raises ValueError for
+    stacks of different loops.
+    """
     if reference.point != loop.point:
         raise ValueError(f"{loop.key} and {reference.key} are not of the same loop")
     ours, theirs = ({block.number: block for block in side.blocks} for side in (loop, reference))
@@ -105,17 +110,21 @@ def delta(reference: Loop, loop: Loop, metric: Metric, statistic: str = "mean") 
         return None
     before = pool([theirs[number] for number in shared], metric)
     after = pool([ours[number] for number in shared], metric)
-    counts = _resampled(len(shared))
-    old, new = before.statistic(statistic, counts), after.statistic(statistic, counts)
     blocks = len(shared)
-    return Delta(us=_interval(new - old, blocks), percent=_interval(100 * (new - old) / old, blocks))
+    drawn = _resampled(blocks)
+    if percentile is None:
+        old = stats.middle(before.means)
+        change = stats.middle((after.means - before.means)[drawn])
+    else:
+        old = before.percentile(drawn, PERCENTILES[percentile])
+        change = after.percentile(drawn, PERCENTILES[percentile]) - old
+    return Delta(us=_interval(change, blocks), percent=_interval(100 * change / old, blocks))
 
 
 @lru_cache(maxsize=8)
 def _resampled(blocks: int) -> np.ndarray:
-    """[1 + RESAMPLES, blocks]: every block once, then how often each was drawn."""
-    drawn = np.random.default_rng(0).multinomial(blocks, np.full(blocks, 1 / blocks), size=RESAMPLES)
-    return np.concatenate([np.ones((1, blocks)), drawn])
+    """[1 + RESAMPLES, blocks]: every block once, then those that were drawn."""
+    return np.vstack([np.arange(blocks), np.random.default_rng(0).integers(0, blocks, (RESAMPLES, blocks))])
 
 
 def _interval(values: np.ndarray, blocks: int) -> Interval:
@@ -166,15 +175,15 @@ def cost_metric(loop: Loop) -> str:
 
 
 def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
-    """The change of the mean ITL that the model predicts from the operators' times outside of the loop, microseconds.
+    """The change of the ITL that the model predicts from the operators' times outside of the loop, microseconds.
 
-    The eager time is that after a wait for the device, as in a loop; its mean, as its outliers are outliers of the ITL.
-    None where the operators were not timed, as on a CPU.
+    The eager time is that after a wait for the device, as in a loop; its trimmed mean, as of a process. None where the
+    operators were not timed, as on a CPU.
     """
     metric, costs = cost_metric(loop), []
     for stack in (reference, loop):
         if metric == "eager_us":
-            time_us = float(np.mean(stack.waited_us)) if stack.waited_us else None
+            time_us = float(stats.trimmed_mean(stack.waited_us)) if stack.waited_us else None
         else:
             time_us = alone(stack, metric)
         if time_us is None:

@@ -22,7 +22,7 @@ from spec_decode_bench.harness.wording import signed, significant
 
 #: The kind of the tables of percentiles, which are too long for a terminal.
 PERCENTILES = "percentiles"
-#: Metrics with a table of means and one of percentiles.
+#: Metrics with a table of blocks and one of percentiles.
 METRICS: dict[Metric, str] = {"itl_us": "ITL", "tpot_us": "TPOT"}
 
 
@@ -37,7 +37,7 @@ def loop_tables(run: Run) -> list[Table]:
     where = "CPU miniature, no GPU time: " if cpu else ""
     table = _Tables(run)
     reference = loops[0].reference
-    sampled = "95 % intervals by a bootstrap over blocks; µs, and % of the reference"
+    sampled = "medians over blocks, 95 % intervals by a bootstrap over blocks; µs, and % of the reference"
     tables = [
         *(
             table.of(
@@ -157,12 +157,12 @@ class _Tables:
         return tuple(entries)
 
 
-def _change(reference: Loop | None, loop: Loop, metric: Metric, statistic: str = "mean") -> Entry:
+def _change(reference: Loop | None, loop: Loop, metric: Metric, percentile: str | None = None) -> Entry:
     """The reference's value, or the change to it; the value as well where there is nothing to compare it with."""
     other = reference is not None and loop.stack != reference.stack
-    change = analysis.delta(reference, loop, metric, statistic) if other else None
+    change = analysis.delta(reference, loop, metric, percentile) if other else None
     if change is None:
-        return Entry(_ms(loop, metric, statistic))
+        return Entry(_ms(loop, metric, percentile))
     return Entry(signed(change.us.median), f"{interval_text(change.us)}{NBSP}· {percent_text(change)}")
 
 
@@ -190,8 +190,8 @@ def _against_model(reference: Loop | None, loop: Loop) -> Entry:
     return Entry(signed(measured.us.median), f"{signed(modelled)} {signed(missed)}")
 
 
-def _ms(loop: Loop, metric: str, statistic: str) -> str:
-    return significant(analysis.value(loop, metric, statistic) / 1000, 4)
+def _ms(loop: Loop, metric: Metric, percentile: str | None) -> str:
+    return significant(analysis.value(loop, metric, percentile) / 1000, 4)
 
 
 def interval_text(interval: Interval) -> str:

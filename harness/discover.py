@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import shutil
 import sys
@@ -241,7 +242,8 @@ def import_file(path: Path) -> ModuleType:
     loader = ContentLoader(name, str(path)) if path.suffix == ".py" else None
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None or not path.is_file():
-        siblings = sorted(file.name for file in path.parent.glob("*.py"))
+        files = (file for file in sorted(path.parent.glob("*.py")) if file.is_file() and os.access(file, os.R_OK))
+        siblings = [file.name for file in files if b"@variant" in file.read_bytes()]
         problem = "not a Python file" if path.exists() else f"no such file{did_you_mean(path.name, siblings)}"
         raise DiscoveryError(f"--variants {path}: {problem}")
     module = importlib.util.module_from_spec(spec)

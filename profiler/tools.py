@@ -123,7 +123,7 @@ def print_tools(console: Console, device: str) -> None:
         rows.append((title, state))
     activities = torch.profiler.supported_activities()
     cupti = torch.profiler.ProfilerActivity.CUDA in activities
-    without = "" if cupti else "; sees no GPU: needs a CUDA build of torch"
+    without = "; sees no GPU" if torch.version.cuda else "; sees no GPU: needs a CUDA build of torch"
     rows.append(("torch.profiler", f"{torch.__version__}{', with CUPTI' if cupti else without}"))
     rows.append(("NVTX", f"{version()}{', a tool listens' if is_listened_to() else ''}"))
     print_rows(console, ("to profile", ""), rows)

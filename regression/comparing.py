@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from spec_decode_bench.harness.report.console import saying
 from spec_decode_bench.regression.comparison import PRESETS, Comparison, Rule, check_rule
 from spec_decode_bench.regression.comparison_report import (
     Sort,
@@ -48,7 +49,8 @@ def publish(
 
     comparison_console(comparison, console, sort)
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = draw(comparison, folder / "regression")
+    with saying("drawing the comparison"):
+        drawn = draw(comparison, folder / "regression")
     contents = {"comparison.md": comparison_markdown(comparison, drawn[0].name if drawn else None, sort)}
     if html:
         picture = drawn[1].read_text(encoding="utf-8") if drawn else None

@@ -249,10 +249,17 @@ class Comparison:
         return float(np.mean([cell.power for cell in cells])) if cells else 0.0
 
     @property
+    def too_few(self) -> bool:
+        """Whether there are too few processes to judge any time."""
+        return self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES
+
+    @property
     def unclear(self) -> list[str]:
         """Why the comparison cannot pass although nothing failed, a sentence each; empty where it can."""
+        if self.broken or self.failing:
+            return []
         sentences = []
-        if self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES:
+        if self.too_few:
             sentences.append(
                 f"{len(self.base)} + {len(self.head)} processes: with fewer than {MIN_PROCESSES} a side no time "
                 "can be judged, because two processes of the same code differ; record more"
@@ -364,8 +371,15 @@ def compare_variants(
     result = Comparison(runs, runs, rule, gating, [], Machines((), (), 0.0, None), pair=(base, head), unit=unit)
     _judge(result, _pairs(result))
     if not result.gating_cells:
-        raise CompareError(f"no point at which {runs[0].path} times both {head} and {base} by {', '.join(gating)}")
+        why = "".join(f"; {name}: {reason}" for name in (head, base) if (reason := _why_untimed(runs, name)))
+        raise CompareError(f"no point at which {runs[0].path} times both {head} and {base} by {', '.join(gating)}{why}")
     return result
+
+
+def _why_untimed(runs: Sequence[Run], name: str) -> str | None:
+    """How the first cell of a variant ended, where none was timed."""
+    cells = [cell for run in runs for cell in run.cells if name in (cell.variant, cell.variant_id)]
+    return None if not cells or any(cell.was_timed for cell in cells) else ending(cells[0], elements=1)
 
 
 # --- what may be compared ---------------------------------------------------------------------------------------------
@@ -390,7 +404,7 @@ def check_rule(rule: Rule) -> None:
 _REFUSALS = {
     "device": "CPU and GPU times are never compared",
     "cache state": "record both with the same measure.cache",
-    "gpu": "times of different models say nothing about a change of the code",
+    "gpu": "times of different models say nothing about a change of the code; bench.py report shows them side by side",
     "seed": "the longest request of a batch can decide its time, so record both with the same --seed",
     "config": "record both with the same configuration, or compare the cells that they share with --any-config",
 }
@@ -571,11 +585,13 @@ def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
 
 
 def _state(cells: Sequence[Cell]) -> str:
-    """Status and reason of the first bad cell, else of the first; with the number of processes where not all agree."""
+    """Status and reason of the first bad cell, else of the first, with the first wrong element; with the number of
+    processes where not all agree.
+    """
     if not cells:
         return "absent"
     cell = next((cell for cell in cells if cell.status.is_bad), cells[0])
-    reason = ending(cell)
+    reason = ending(cell, elements=1)
     like = sum(other.status == cell.status for other in cells)
     share = f" ({like} of {len(cells)} processes)" if like < len(cells) else ""
     return f"{cell.status}{share}: {reason}" if reason else f"{cell.status}{share}"
@@ -644,12 +660,11 @@ def _evidence(base: np.ndarray, head: np.ndarray, paired: bool) -> tuple[float, 
     """
     if paired:
         log_ratios, count = head - base, len(base)
-        few = count < 5
         return (
-            np.mean(log_ratios) if few else np.median(log_ratios),
+            stats.middle(log_ratios),
             np.var(log_ratios, ddof=1) if count > 1 else 0.0,
             count - 1,
-            1 / count if few else math.pi / 2 / count,  # variance of a mean, and of a median
+            (1 if count < stats.FOR_A_MEDIAN else math.pi / 2) / count,  # variance of a mean, and of a median
             base.mean(),
         )
     df = len(base) + len(head) - 2

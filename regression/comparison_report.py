@@ -1,7 +1,7 @@
 """Renders a comparison as a comment for a pull request, for a terminal, as HTML, and as JSON. It derives no verdicts.
 
-The same tables in the same order everywhere: a row for each variant, then cells that are slower, broken, faster, unsure
-or missing. The HTML page is what the terminal shows.
+The terminal has a row for each variant, then the cells that are broken, slower, faster, unsure or missing; the HTML
+page is what it shows. The comment leads with what is broken and what is slower, and folds the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from rich.console import Console
 
 from spec_decode_bench.harness.analysis.stats import METRICS, Interval
-from spec_decode_bench.harness.records.schema import Run, axis_texts, label_parts
+from spec_decode_bench.harness.records.schema import Run, axis_texts, label_parts, split_key
 from spec_decode_bench.harness.report.console import PrintableConsole, print_tables, print_text
 from spec_decode_bench.harness.report.escape import as_code, as_text
 from spec_decode_bench.harness.report.folding import spaced
@@ -28,7 +28,6 @@ from spec_decode_bench.harness.report.table import Column, Entry, Table, markdow
 from spec_decode_bench.harness.wording import counted, project, signed
 from spec_decode_bench.regression.comparison import (
     GATING,
-    MIN_PROCESSES,
     POWER,
     PRESETS,
     VERDICTS,
@@ -38,8 +37,8 @@ from spec_decode_bench.regression.comparison import (
     Transition,
 )
 
-#: GitHub refuses a comment of more than 65,536 characters; what follows the tables of a bot must fit, too.
-COMMENT_BYTES = 60_000
+#: GitHub refuses a comment of more than 65,536 characters; one that is read has fewer.
+COMMENT_BYTES = 20_000
 #: Longer values are cut in tables; the record holds them in full.
 VALUE_CHARACTERS = 200
 LINE_CHARACTERS = 1000
@@ -59,8 +58,8 @@ TRANSITIONS = {
     "head_only": "In head only",
     "fixed": "Fixed",
 }
-#: More unsure cells than these are folded in Markdown.
-MOST_UNSURE = 10
+#: Broken cells that the comment names.
+MOST_BROKEN = 20
 #: The order of cells: what needs a decision first.
 URGENCY = ("slower", "faster", "unsure", "same")
 Sort = Literal["change", "name", "time"]
@@ -114,6 +113,8 @@ def basis(comparison: Comparison) -> str:
         what = f"{', '.join(comparison.gating)} at {counted(len(cells), 'point')}, {units}"
     else:
         what = f"{', '.join(comparison.gating)} of {counted(len(cells), 'cell')}, {processes(comparison)}"
+    if comparison.too_few:
+        return f"{what}: too few processes to judge"
     power = f"would be found with {_share(comparison.power)} probability"
     seen = f"a slow-down of {comparison.detect * 100:.3g} % in one cell {power}"
     return f"{what}; {seen}"
@@ -147,8 +148,8 @@ def explanation(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Why the comparison could not tell, the machines, cells that it is blind for, and the metrics that do not gate."""
-    sentences = list(comparison.unclear)
+    """The machines, cells that the comparison is blind for, and the metrics that do not gate."""
+    sentences = []
     if comparison.machines.why:
         sentences.append(comparison.machines.why)
     if controls := comparison.control_cells:
@@ -158,7 +159,7 @@ def notes(comparison: Comparison) -> list[str]:
             f"{percent(changes[0])} to {percent(changes[-1])} %; they decide nothing."
         )
     blind = [cell for cell in comparison.gating_cells if cell.noisy and cell.power < POWER and cell.verdict == "unsure"]
-    if blind and len(comparison.base) >= MIN_PROCESSES:
+    if blind and not comparison.too_few:
         worst = sorted(blind, key=lambda cell: -cell.sd)
         where = points(comparison)
         named = "; ".join(f"{cell.variant_id} {where[cell.key]}" for cell in worst[:3])
@@ -273,7 +274,7 @@ def _axis(value: Any) -> str:
 
 
 def decision_tables(comparison: Comparison, sort: Sort = "change", joined: bool = False) -> list[Table]:
-    """Cells that are slower, broken, faster or unsure, then those that one side lacks; none without rows.
+    """Cells that are broken, slower, faster or unsure, then those that one side lacks; none without rows.
 
     joined: as of cells_table.
     """
@@ -283,7 +284,7 @@ def decision_tables(comparison: Comparison, sort: Sort = "change", joined: bool 
         for verdict in ("slower", "faster", "unsure")
     }
     broken, *others = (transition_table(name, getattr(comparison, name)) for name in TRANSITIONS)
-    tables = [of_verdict["slower"], broken, of_verdict["faster"], of_verdict["unsure"], *others]
+    tables = [broken, *of_verdict.values(), *others]
     return [table for table in tables if table.rows]
 
 
@@ -390,30 +391,52 @@ def _blocks(comparison: Comparison, picture: str | None, sort: Sort) -> list[str
         f"### {as_text(title(comparison))}" if comparison.upstream else "",
         f"{OUTCOME_MARKS[comparison.outcome]} {headline(comparison, '**')}",
         f"{_line(basis(comparison))}.",
+        _bullets(comparison.unclear),
     ]
-    if picture:
-        blocks.append(f"![Change of every variant and of the cells that changed]({picture})")
-    blocks.append(variants_table(comparison))
-    blocks.append("\n".join(f"- ⚠️ {_line(line)}" for line in comparison.warnings))
-    blocks.append("\n".join(f"- {_line(line)}" for line in notes(comparison)))
-    for table in decision_tables(comparison, sort):
-        if table.kind == "unsure" and len(table.rows) > MOST_UNSURE:
-            blocks += _details(table.title, table)
-        else:
-            blocks += [f"### {table.title}", table]
+    if comparison.broken:
+        blocks += [f"### {TRANSITIONS['broken']} ({len(comparison.broken)})", _broken(comparison)]
+    tables = {table.kind: table for table in decision_tables(comparison, sort)}
+    if slower := tables.get("slower"):
+        blocks += [f"### {slower.title}", slower]
+    variants = variants_table(comparison)
+    drawn = f"![Change of every variant and of the cells that changed]({picture})" if picture else ""
+    blocks += _details(variants.title, drawn, variants) if drawn or variants.rows else []
+    remarks = _bullets(f"⚠️ {line}" for line in comparison.warnings), _bullets(notes(comparison))
+    blocks += _details("Warnings and notes", *remarks) if any(remarks) else []
+    for name in TRANSITIONS:
+        if name != "broken" and name in tables:
+            blocks += _details(tables[name].title, tables[name])
     compared: list[str | Table] = [sides_table(comparison)]
     for table in (differences_table(comparison), axes_table(comparison)):
         compared += [f"{table.title}:", table] if table.rows else []
-    others = [cell for cell in comparison.cells if cell.metric not in comparison.gating]
-    everything = cells_table(comparison, "all", [*ordered(comparison.gating_cells, sort), *others])
-    blocks += _details("What was compared", *compared)
-    blocks += _details(f"All cells and metrics ({len(everything.rows)})", everything)
     usual = PRESETS["pr"].rate
     stricter = f", which allows {usual * 100:g} % of false alarms" if comparison.rule.rate != usual else ""
     outside = any(_is_outside(run.path) for _, runs in comparison.sides for run in runs)
     where = ", in the folder that holds these" if outside else ""
-    blocks += [explanation(comparison), f"{as_code(command(comparison))}{where}{stricter}"]
+    compared += [explanation(comparison), f"{as_code(command(comparison))}{where}{stricter}"]
+    blocks += _details("What was compared", *compared)
+    others = [cell for cell in comparison.cells if cell.metric not in comparison.gating]
+    everything = cells_table(comparison, "all", [*ordered(comparison.gating_cells, sort), *others])
+    blocks += _details(f"All cells and metrics ({len(everything.rows)})", everything)
     return [block for block in blocks if block and (isinstance(block, str) or block.rows or block.kind == "all")]
+
+
+def _broken(comparison: Comparison) -> str:
+    """A line for each broken cell; cells of a variant that broke in the same way, as at an edge case, share one."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for cell in comparison.broken:
+        operator, variant, point = split_key(cell.key)
+        alike.setdefault((f"{operator}/{variant}", cell.head), []).append(spaced(point))
+    lines = [
+        f"- **{as_text(variant)}** {as_text(where[0]) if len(where) == 1 else f'({len(where)} cells)'}: {_line(how)}"
+        for (variant, how), where in alike.items()
+    ]
+    more = sum(len(where) for where in [*alike.values()][MOST_BROKEN:])
+    return "\n".join([*lines[:MOST_BROKEN], *([f"- and {counted(more, 'cell')} more"] if more else [])])
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {_line(line)}" for line in lines)
 
 
 def _details(summary: str, *blocks: str | Table) -> list[str | Table]:
@@ -452,7 +475,7 @@ def comparison_console(comparison: Comparison, console: Console, sort: Sort = "c
     tables += decision_tables(comparison, sort, joined=True)
     print_tables(console, [table for table in tables if table.rows])
     console.print()
-    for line in (*notes(comparison), explanation(comparison)):
+    for line in (*comparison.unclear, *notes(comparison), explanation(comparison)):
         print_text(console, spaced(line), "dim")
 
 

@@ -10,7 +10,8 @@ comparison cannot decide are measured. While a process is timed, the next one lo
 
 The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
 ``bench.py compare FOLDER/base FOLDER/head`` reads again, and those of the processes that verify in ``verified/``, whose
-cells without a time stand in the others as they are. gate.json has its settings, ``logs/`` what each process printed.
+cells without a time stand in the others as they are. Where one of them broke, these two say so, and nothing is timed.
+gate.json has its settings, ``logs/`` what each process printed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -47,6 +48,7 @@ from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE, USAGE
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Status, split_key
+from spec_decode_bench.harness.report.console import saying
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.worker import RunError
@@ -58,6 +60,7 @@ from spec_decode_bench.regression.gate_upstream import Upstream, discard, first_
 from spec_decode_bench.regression.revisions import (
     HOLD_FLAG,
     Revision,
+    as_it_stands,
     changed_files,
     check_command_line,
     checked_out,
@@ -158,7 +161,7 @@ class Gate:
         base, head = map(self.settings.name, (BASE, HEAD))
         same = ", the same code twice" if self.settings.same_code else ""
         self._say(f"base {base}, head {head}{same}; records in {self.folder}")
-        with checked_out(self.settings.revisions, self.folder) as suites:
+        with self._suites() as suites:
             can_hold = True
             for side, revision in self.settings.revisions.items():
                 can_hold &= check_command_line(f"--{side}", revision, suites[side])
@@ -182,17 +185,28 @@ class Gate:
                         self._say(f"no cell of {side} passed, so nothing is timed{f': {why}' if why else ''}")
                         return True
                     can_hold &= _is_gpu(verified)
+                if broken := self.comparison(0).broken:
+                    names = dict.fromkeys("/".join(split_key(cell.key)[:2]) for cell in broken)
+                    self._say(f"broken in head, so nothing is timed: {', '.join(abbreviated(list(names)))}")
+                    return True
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
                 end_groups([process.running for process in self._running], EXIT_LIMIT_S)
         return True
+
+    def _suites(self) -> AbstractContextManager[dict[str, Path]]:
+        """Side -> folder of its suite: of an engine's gate this one, as it stands."""
+        if self.settings.upstream is not None:
+            return nullcontext(dict.fromkeys((BASE, HEAD), ROOT))
+        return checked_out(self.settings.revisions, self.folder)
 
     def _leave_out_what_is_the_same(self, suites: dict[str, Path]) -> bool:
         """Keep the cells that differ, and some controls. False where none differs."""
         upstream = self.settings.upstream
         if self.settings.same_code or (upstream is not None and not upstream.changed):
             return False
-        plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
+        with saying("planning both sides"):
+            plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
         if None in plans.values():  # the process that verifies says why
             return True
         keys = list(dict.fromkeys(itertools.chain(*plans.values())))
@@ -461,8 +475,9 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         upstream, base = None, resolve("--base", options.base)
         head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     else:
-        base = head = working_tree(folder)
-        upstream = sides_of(options, folder, catalog)
+        base = head = as_it_stands(folder)
+        with saying(f"taking the files of {options.upstream}"):
+            upstream = sides_of(options, folder, catalog)
     try:
         with first_on_path(folder, HEAD) if upstream is not None else nullcontext():
             steady = _timed_here(options, source, device, catalog)
@@ -505,7 +520,7 @@ def resume(folder: Path, console: Console) -> Gate:
         raise RecordError(f"--resume {folder}: no gate here, {STATE} is missing") from None
     except msgspec.DecodeError as error:
         raise RecordError(f"{folder / STATE} cannot be read: {error}") from None
-    if settings.head.name is None and (now := working_tree(folder)) != settings.head:
+    if settings.head.name is None and (now := as_it_stands(folder)) != settings.head:
         files = ", ".join(abbreviated(changed_files(folder)))
         raise ConfigError(
             f"--resume {folder}: its head was the {settings.head}, which has changed to the {now}; begin a new gate. "

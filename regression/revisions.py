@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec_decode_bench.harness import __version__
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.discover import ROOT
 from spec_decode_bench.harness.git import git
@@ -68,6 +69,14 @@ def working_tree(without: Path) -> Revision:
         content = path.read_bytes() if path.is_file() else b""
         digest.update(f"{name}\0{path.is_file()}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return Revision(commit, None, digest.hexdigest() if changed else None)
+
+
+def as_it_stands(without: Path) -> Revision:
+    """This suite, which both sides share: its working tree; where git does not have it, as installed, its version."""
+    with suppress(ConfigError):
+        if _git("ls-files", "--error-unmatch", "bench.py").returncode == 0:
+            return working_tree(without)
+    return Revision(__version__)
 
 
 @contextmanager

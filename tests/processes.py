@@ -23,7 +23,7 @@ def run_python(program: str, environment: Mapping[str, str] | None = None) -> su
 
 def errors(err: str) -> str:
     """Standard error of a command without its lines of progress, which depend on how busy the machine is."""
-    return "".join(line for line in err.splitlines(keepends=True) if not re.match(r"\d+ of \d+ after ", line))
+    return "".join(line for line in err.splitlines(keepends=True) if not re.match(r"\d+ of \d+ after |.* …$", line))
 
 
 @contextmanager

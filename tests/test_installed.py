@@ -16,6 +16,8 @@ from spec_decode_bench.harness import __version__
 from spec_decode_bench.harness.import_by_content import PACKAGES, SUITE
 from spec_decode_bench.harness.records.file import read_run
 from tests.processes import errors
+from tests.regression.test_gate_upstream import CONFIG, KERNEL
+from tests.regression.test_gate_upstream import VARIANT as WRAPS
 from tests.tier import full
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +90,20 @@ def test_it_measures_a_shipped_configuration(installed, tmp_path):
     assert code == 0, err
     assert "compiled for sm_80, sm_89, sm_90, sm_100, sm_103, sm_120: decode_native.cu" in out
     assert {cell.status for cell in read_run(tmp_path / "out" / "run.jsonl").cells} == {"passed", "unavailable"}
+
+
+@full
+def test_it_gates_two_folders_of_an_engine(installed, tmp_path):
+    """Of which the newer is wrong; no git repository is around."""
+    for side, kernel in (("old", KERNEL), ("new", KERNEL.replace("min=0", "min=1"))):
+        (tmp_path / side / "vllm" / "v1" / "worker").mkdir(parents=True)
+        (tmp_path / side / "vllm" / "v1" / "worker" / "lens.py").write_text(kernel)
+    (tmp_path / "tiny.yaml").write_text(CONFIG)
+    (tmp_path / "mine.py").write_text(WRAPS)
+    sides = ["--base", "old", "--head", "new", "--variants", "mine.py", "--device", "cpu", "--out", "out"]
+    code, out, err = run(command_of(installed, "gate", "tiny.yaml", "--upstream", "vllm", *sides), tmp_path, installed)
+    assert (code, errors(err)) == (1, ""), out
+    assert "broken in head, so nothing is timed: decode_native/vllm_fill" in " ".join(out.split())
 
 
 # --- beside an engine -------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     refuse_foreign_table(options.out)
     write_run(merged, path)
     with writing_to(options.out):
-        report(make_console(), merged, options.out, options.no_plots)
+        report(make_console(), merged, options.out, no_plots=options.no_plots)
     if missing := missing_shards(runs):
         named = ", ".join(abbreviated(missing))
         shards, are, they_are = ("shard", "is", "it is") if len(missing) == 1 else ("shards", "are", "they are")

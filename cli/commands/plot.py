@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.harness.exit_codes import OK
         from spec_decode_bench.harness.records.differences import check_together, mixed_states
         from spec_decode_bench.harness.records.select import with_baseline
-        from spec_decode_bench.harness.report.console import print_to_stderr
+        from spec_decode_bench.harness.report.console import print_to_stderr, saying
         from spec_decode_bench.harness.session.interrupt import exit_on_interrupt
         from spec_decode_bench.harness.wording import printable
         from spec_decode_bench.plots import draw_all
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     check_together(runs)
     for sentence in mixed_states(runs):
         print_to_stderr(f"note: {sentence}")
-    with writing_to(options.out), exit_on_interrupt():  # matplotlib's callbacks swallow exceptions
+    with saying("drawing"), writing_to(options.out), exit_on_interrupt():  # matplotlib's callbacks swallow exceptions
         drawn = draw_all(runs, options.out, options.by)
         for number, draw in enumerate(others, 1):
             drawn += draw(options.out, str(number) if len(others) > 1 else "")

@@ -156,6 +156,18 @@ def trimmed_mean(values: Any, share: float = TRIMMED_SHARE) -> Any:
     return np.mean(np.sort(values, axis=-1)[..., cut : count - cut], axis=-1)
 
 
+#: Of so many paired observations the median counts.
+FOR_A_MEDIAN = 5
+
+
+def middle(values: Any) -> Any:
+    """Over the last axis, of observations that are pairs, such as the differences of two variants by process, or of two
+    stacks by block: the median, so that an interruption in some of them does not count; of fewer than FOR_A_MEDIAN the
+    mean.
+    """
+    return (np.mean if np.shape(values)[-1] < FOR_A_MEDIAN else np.median)(values, axis=-1)
+
+
 def process_us(cell: Cell, metric: str) -> float | None:
     """What a process says of ``metric`` where processes are compared: the trimmed mean of its samples. Placements can
     give two times, between which a median jumps. None as for the median.

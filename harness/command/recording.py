@@ -30,6 +30,7 @@ from spec_decode_bench.harness.records.schema import (
     Audit,
     Cell,
     Environment,
+    Finding,
     Header,
     Outcome,
     Proof,
@@ -40,7 +41,7 @@ from spec_decode_bench.harness.records.schema import (
     audited,
     rounded,
 )
-from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar
+from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar, saying
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.gpus import SeveralGpus
 from spec_decode_bench.harness.session.messages import Job, Ready
@@ -60,7 +61,8 @@ class Plan:
     sources:  hashes of the files that the cells depend on, of when they were planned.
     repeat:   the command that verifies a variant at one place: (key, seed) -> text.
     out:      folder of the record; None for a new one in results/.
-    report:   shows the record and writes its tables and plots: (console, run, folder).
+    report:   shows the record and writes its tables and plots: (console, run, folder, when the command began that
+              measured all of it).
     preload:  loads what ``report`` needs, in a thread, while the processes start.
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
@@ -76,7 +78,7 @@ class Plan:
     sources: dict[str, str]
     repeat: Callable[[str, int], str]
     out: Path | None
-    report: Callable[[Console, Run, Path], None]
+    report: Callable[[Console, Run, Path, float | None], None]
     preload: Callable[[], None]
     shard: str | None = None
     resumed: Run | None = None
@@ -137,7 +139,7 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
     finally:
         writer.close()
     try:
-        plan.report(console, run, path.parent)
+        plan.report(console, run, path.parent, None if resumed else plan.began)
     except KeyboardInterrupt:
         ending.interrupted = True
     except OSError as error:
@@ -171,6 +173,18 @@ def _measured(
     KeyboardInterrupt where it cannot begin.
     """
     ending, begun, planning_s = Ending(), False, time.monotonic() - plan.began
+    told: set[str] = set()
+
+    def tell(variant: str, finding: Finding) -> None:
+        """What is wrong with a variant, once, as soon as it is known, and how to see it again without timing."""
+        if variant in told:
+            return
+        told.add(variant)
+        print_to_stderr(f"{variant}: {of_finding(finding)}")
+        if finding.name and finding.when is None:
+            seed = plan.job.seed if finding.seed is None else finding.seed
+            print_to_stderr(f"this one alone: {plan.repeat(f'{variant}/{finding.name}', seed)}")
+
     with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
         try:
             code = thread.submit(_code, plan).result  # while the processes start
@@ -179,13 +193,12 @@ def _measured(
             code = partial(_code, plan)
         try:
             with session:
-                remembered = _Remembered.of(plan, code(), session.environment)
-                items = remembered.marked(left)
-                for checked in session.verify_first(items):
-                    print_to_stderr(f"{checked.variant_id}: {of_finding(checked.finding)}")
-                    if name := checked.finding.name:
-                        print_to_stderr(f"this one alone: {plan.repeat(f'{checked.variant_id}/{name}', plan.job.seed)}")
-                keep(_first_line(plan, session.ready, planning_s))
+                with saying("starting the processes, verifying new variants, calibrating"):
+                    remembered = _Remembered.of(plan, code(), session.environment)
+                    items = remembered.marked(left)
+                    for checked in session.verify_first(items):
+                        tell(checked.variant_id, checked.finding)
+                    keep(_first_line(plan, session.ready, planning_s))
                 begun = True
                 for outcome in session.run(items):
                     if isinstance(outcome, Progress):
@@ -193,6 +206,8 @@ def _measured(
                         continue
                     if isinstance(outcome, Segment):
                         plan.check_sources()
+                    if isinstance(outcome, Cell) and outcome.finding is not None:
+                        tell(outcome.variant_id, outcome.finding)
                     remembered.see(outcome)
                     keep(structs.replace(outcome, process=plan.first_process + outcome.process))
                 remembered.keep()

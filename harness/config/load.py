@@ -264,6 +264,15 @@ def or_shipped(path: str) -> str:
     return path
 
 
+def measuring(operator: str) -> list[str]:
+    """The suite's own configurations that sweep an operator."""
+    names = []
+    for file in sorted(CONFIGS.glob("*.yaml")):
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        names += [file.stem] if operator in data.get("operators", ()) else []
+    return names
+
+
 def _nearest_file(path: Path) -> str:
     """The nearest name beside a missing file, or in configs/ of this suite."""
     files = {file.stem: file for folder in (CONFIGS, path.parent) for file in sorted(folder.glob("*.yaml"))}

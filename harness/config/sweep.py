@@ -9,7 +9,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spec_decode_bench.harness.config.load import ConfigError, Source
+from spec_decode_bench.harness.config.load import ConfigError, Source, measuring
 from spec_decode_bench.harness.config.work_items import Cells
 from spec_decode_bench.harness.contract import Axis, Operator, Point, Rule, Variant
 from spec_decode_bench.harness.records.schema import cell_key
@@ -181,6 +181,10 @@ def check_only(source: Source, selector: Selector, kept: Sequence[Any], kind: st
     may have meant.
     """
     if (unused := selector.unused) is not None:
+        operator = unused.partition("/")[0]
+        if source.section is None and operator not in source.config.operators and (others := measuring(operator)):
+            what = f"{source.config.name} does not measure {operator}"
+            raise source.error("", f"--only {unused}: {what}; these configurations do: {', '.join(others)}")
         raise source.error("", f"--only {unused} matches no {kind}{did_you_mean(unused, names)}")
     if not kept:
         raise source.error("", f"--only leaves out every {kind}; name some to keep")

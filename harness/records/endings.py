@@ -15,26 +15,26 @@ _WHEN = {
 }
 
 
-def ending(line: Outcome) -> str | None:
-    """Why it is not ``passed``; for one that is, a remark, or why it has no graph."""
+def ending(line: Outcome, elements: int | None = None) -> str | None:
+    """Why it is not ``passed``; for one that is, a remark, or why it has no graph. elements: as in ``seen``."""
     if line.finding is not None:
-        return of_finding(line.finding)
+        return of_finding(line.finding, elements)
     if line.reason is not None:
         return of_reason(line.reason)
     return line.metrics.no_graph if isinstance(line, Cell) and line.metrics else None
 
 
-def of_finding(finding: Finding) -> str:
+def of_finding(finding: Finding, elements: int | None = None) -> str:
     """``edge case 'L = 1': exact: ...``; without the place where that is the point of the cell."""
     variant = f"{finding.variant}: " if finding.variant else ""
     where = f"{place_of(finding)}: " if finding.place is not Place.POINT and finding.name else ""
-    return f"{variant}{where}{what(finding)}"
+    return f"{variant}{where}{what(finding, elements)}"
 
 
-def what(finding: Finding) -> str:
+def what(finding: Finding, elements: int | None = None) -> str:
     """What was found, without the place."""
     check = f"{finding.check}: " if finding.check and finding.check != "no_crash" else ""
-    return f"{_WHEN[finding.when]}{check}{seen(finding)}"
+    return f"{_WHEN[finding.when]}{check}{seen(finding, elements)}"
 
 
 def seen(finding: Finding, elements: int | None = None) -> str:

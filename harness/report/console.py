@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,8 +42,8 @@ STYLES: dict[Style, str] = {
     "same": "dim",
     "unsure": "yellow",
 }
-#: Seconds until a log gets its first line of progress, and between two lines at most.
-FIRST_LINE_S, LONGEST_PAUSE_S = 10.0, 60.0
+#: Seconds after which a command says what it does, and between two lines of progress in a log at most.
+FIRST_LINE_S, LONGEST_PAUSE_S = 5.0, 60.0
 
 
 class PrintableConsole(Console):
@@ -69,6 +70,19 @@ def print_to_stderr(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning beside the results."""
     print_to_stderr(f"warning: {text}")
+
+
+@contextmanager
+def saying(what: str) -> Iterator[None]:
+    """Says on stderr what a command does, where that takes longer than FIRST_LINE_S."""
+    timer = threading.Timer(FIRST_LINE_S, print_to_stderr, [f"{what} …"])
+    timer.daemon = True
+    with suppress(RuntimeError):  # the system starts no thread
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
@@ -224,10 +238,16 @@ class _Text:
 
 
 def print_seconds(console: Console, seconds: Mapping[str, float], wall_s: float | None = None) -> None:
-    """``103 s: start 3.1, import 1.0, …``; nothing where the record does not tell. wall_s: by default their sum."""
+    """``103 s: start 3.1, import 1.0, …, other 0.4``, which add up to ``wall_s``, by default their sum; where processes
+    ran beside each other it is less. Nothing where the record does not tell.
+    """
     if seconds:
-        named = ", ".join(f"{activity} {s:.1f}" for activity, s in seconds.items())
-        console.print(Text(f"{wall_s or sum(seconds.values()):.0f} s: {named}", style="dim"))
+        spent = sum(seconds.values())
+        wall_s = spent if wall_s is None else wall_s
+        beside = ", some beside each other" if spent - wall_s >= 0.5 else ""
+        other = {"other": wall_s - spent} if wall_s - spent >= 0.05 else {}
+        named = ", ".join(f"{activity} {s:.1f}" for activity, s in {**seconds, **other}.items())
+        console.print(Text(f"{wall_s:.0f} s: {named}{beside}", style="dim"))
 
 
 def print_counts(console: Console, lines: Sequence[Outcome], noun: str = "cell") -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.harness.checks import CHECKS, WAIVABLE
+from spec_decode_bench.harness.config.load import measuring
 from spec_decode_bench.harness.contract import Axis, Operator, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.records.endings import of_reason
@@ -63,6 +64,8 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
 def listed_operator(console: Console, catalog: Catalog, operator: Operator, device: str) -> None:
     """Tables: variants and the checks they waive, axes, rules, edge cases, sequences, and what each check means."""
     console.print(Text(f"{operator.name}: {operator.summary}", style="bold"))
+    if configurations := measuring(operator.name):
+        console.print(Text(f"measured by {', '.join(configurations)}"))
     rows = [_row(variant, device) for variant in catalog.of(operator.name)]
     texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
     print_rows(console, ("variant", "available", "what it is"), texts)

@@ -6,6 +6,7 @@ torch comes first, so that its libraries lie at the same addresses whatever the 
 
 import atexit
 import os
+import sys
 from contextlib import suppress
 from importlib import import_module
 
@@ -15,6 +16,8 @@ from spec_decode_bench.harness.session.fork_server import DEVICE
 
 # The server ends with the command: taking torch's modules apart would keep a pipe from the command open meanwhile.
 atexit.register(os._exit, 0)
+# A fork whose orders never came says nothing: the command was interrupted while it asked for a worker.
+sys.excepthook = lambda kind, *error: None if kind is EOFError else sys.__excepthook__(kind, *error)
 os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
 with suppress(Exception):  # a worker meets it again, and reports it
     for _name in ("auditor", "evaluator", "comparer"):

@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from spec_decode_bench.harness.contract import Axis, Operator, Point, Variant
+from spec_decode_bench.harness.report.console import saying
 from spec_decode_bench.harness.verify.edge_cases import reason_to_skip
 from spec_decode_bench.harness.verify.points import LARGEST, PointSearch, axes_of
 
@@ -80,15 +81,16 @@ def covering_array(operator: Operator, variants: Sequence[Variant]) -> CoveringA
     """The array of an operator. Engines' kernels have no say: it would depend on what is installed."""
     own = [variant for variant in variants if variant.defect is None and not variant.is_upstream]
     builder = _Builder(PointSearch(operator, MOST_BYTES), own)
-    builder.cover(builder.all_pairs())
-    for _ in range(1, MEETINGS):
-        builder.cover(builder.met)
-    builder.take_all_values()
-    for variant in own:
-        taken = [pairs for point, pairs in builder.found.values() if _takes(variant, point)]
-        if 2 * len(taken) < len(builder.found):
-            missing = builder.met - frozenset().union(*taken)
-            builder.cover(missing, lambda point, variant=variant: _takes(variant, point), PAIRS_OF_ITS_OWN)
+    with saying(f"choosing the points of the covering array of {operator.name}"):
+        builder.cover(builder.all_pairs())
+        for _ in range(1, MEETINGS):
+            builder.cover(builder.met)
+        builder.take_all_values()
+        for variant in own:
+            taken = [pairs for point, pairs in builder.found.values() if _takes(variant, point)]
+            if 2 * len(taken) < len(builder.found):
+                missing = builder.met - frozenset().union(*taken)
+                builder.cover(missing, lambda point, variant=variant: _takes(variant, point), PAIRS_OF_ITS_OWN)
     ordered = sorted(builder.found.items(), key=lambda one: builder.search.nbytes(one[1][0]))
     points = {label: point for label, (point, _) in ordered}
     return CoveringArray(points, {label: pairs for label, (_, pairs) in ordered})

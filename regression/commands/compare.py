@@ -50,22 +50,24 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.harness.config.load import ConfigError
         from spec_decode_bench.harness.records.differences import check_sweeps
         from spec_decode_bench.harness.records.select import read_side
-        from spec_decode_bench.harness.report.console import make_console
+        from spec_decode_bench.harness.report.console import make_console, saying
         from spec_decode_bench.regression.comparing import publish, rule_of
         from spec_decode_bench.regression.comparison import compare, compare_variants, identity
 
     rule = replace(rule_of(options), any_config=options.any_config, controls=tuple(options.control))
-    base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
+    with saying("reading the records"):
+        base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
     check_sweeps([*base, *head], "compare")
     of_base = {identity(run) for run in base}
     if copy := next((run for run in head if identity(run) in of_base), None):
         raise ConfigError(
             f"{copy.path} is on both sides; compare two revisions, or two variants of one record with --variants A B"
         )
-    if options.variants:
-        comparison = compare_variants(base, *options.variants, rule)
-    else:
-        comparison = compare(base, head, rule)
+    with saying("comparing the records"):
+        if options.variants:
+            comparison = compare_variants(base, *options.variants, rule)
+        else:
+            comparison = compare(base, head, rule)
     newest = Path(options.head or options.base)
     folder = options.out or (newest if newest.is_dir() else newest.parent)
     with writing_to(folder):

@@ -13,6 +13,7 @@ from spec_decode_bench.cli.one_point import parse_key
 from spec_decode_bench.harness.config.load import ConfigError, load
 from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.contract import Point
+from spec_decode_bench.harness.session import session
 from tests.cli.test_cli import call
 from tests.harness.verify.test_random_batches import drawn
 
@@ -182,6 +183,17 @@ def misaligned(point, x, out):
             out.buffer[:1] += 1
     return launch
 """
+
+
+def test_a_run_tells_it_once_also_of_variants_that_are_not_verified_first(verified, monkeypatch):
+    """Such as those that Triton interprets."""
+    monkeypatch.setattr(session, "MOST_VERIFIED_FIRST", 0)
+    arguments = [verified.folder / "two.yaml", "--variants", verified.folder / "mine.py", "--device", "cpu"]
+    _, _, err = call(*arguments, "--no-plots", "--out", verified.folder / "later")
+    for name in ("wrong_after_two", "frozen"):
+        assert len(re.findall(f"^decode_native/{name}: .*\nthis one alone: .*decode_native/{name}/", err, re.M)) == 1
+
+
 CHANGES_TORCH = """\
 import torch
 from spec_decode_bench.harness.contract import variant

@@ -226,7 +226,7 @@ def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("none.py", "no such file"),
+        ("none.py", "no such file; did you mean mine.py?"),
         ("mien.py", "no such file; did you mean mine.py?"),
         (".", "not a Python file"),
         ("mine.txt", "not a Python file"),
@@ -236,6 +236,7 @@ def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
 def test_a_file_that_is_none_is_one_sentence(name, words, tmp_path):
     file(tmp_path, f"{HEAD}@variant('decode_native')\ndef mine{BODY}")
     (tmp_path / "mine.txt").write_text("hello")
+    (tmp_path / "nine.py").write_text("defines no variant")
     (tmp_path / "binary.py").write_bytes(bytes(range(128, 256)))
     with pytest.raises(DiscoveryError, match=re.escape(words)) as caught:
         discover([name])

@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from spec_decode_bench.harness.records.schema import Checkout, Metrics, Segment, Status
+from spec_decode_bench.harness.records.schema import Checkout, Code, Finding, Metrics, Place, Reason, Segment, Status
 from spec_decode_bench.regression.comparing import rule_of
 from spec_decode_bench.regression.comparison import POWER, PRESETS, CompareError, Rule, compare, compare_variants
 from spec_decode_bench.regression.comparison_report import (
@@ -120,6 +120,7 @@ def test_a_cell_that_broke_is_a_regression_even_if_nothing_else_is_left(status, 
     head = everywhere(base, 0, status=status, metrics=None, **factory.why_not(status, "3 of 40 differ"))
     comparison = compare(base, head)
     assert comparison.exit_code == 1
+    assert comparison.unclear == []
     assert [(cell.key, cell.base, cell.head) for cell in comparison.broken] == [
         (base[0].cells[0].key, "passed", f"{status}: 3 of 40 differ")
     ]
@@ -271,7 +272,7 @@ def test_runs_that_do_not_belong_together_are_refused_in_a_sentence():
         "has config.measure.min_rounds 10, run0.jsonl has 20": of_header(
             base, config={"measure": {"cache": "hot", "min_rounds": 20}}
         ),
-        "different models": of_environment(base, gpu="NVIDIA H100"),
+        "bench.py report shows them side by side": of_environment(base, gpu="NVIDIA H100"),
         "incomplete": (replace(base[0], truncated=True), *base[1:]),
         "several revisions": (*base[:2], *of_environment(base[2:], commit="fffaaa")),
         "has packages.vllm none, run2.jsonl has 0.33.0": (
@@ -454,6 +455,17 @@ def test_a_variant_against_itself_is_refused_and_an_unknown_one_is_named():
         compare_variants(runs, "flat_view", "op_chain")
 
 
+def test_of_a_variant_without_times_it_is_said_why():
+    interpreted = factory.cell("decode_native", "triton_fused", {"batch_size": 8}, cpu=None)
+    reason = Reason(code=Code.INTERPRETED)
+    cells = [
+        factory.cell("decode_native", "flat_view", {"batch_size": 8}, cpu=5.0),
+        replace(interpreted, metrics=None, reason=reason),
+    ]
+    with pytest.raises(CompareError, match="; triton_fused: verified under Triton's interpreter"):
+        compare_variants((factory.run(CPU, cells),), "triton_fused", "flat_view")
+
+
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 
@@ -486,17 +498,18 @@ def test_everything_that_differs_is_named():
     assert [cell.key for cell in comparison.head_only] == [head[0].cells[-1].key]
 
 
-def test_the_comment_says_the_verdict_first_then_the_variants_then_what_changed():
+def test_the_comment_leads_with_what_broke_and_what_is_slower_and_folds_the_rest():
     text = comparison_markdown(compare(*changed_pair()), picture="regression.png")
     assert text.splitlines()[0].startswith("🔴 **Regression**: **1 broken**, **")
     assert text.splitlines()[0].endswith("1 no longer timed")
     wanted = [
+        "### Broken",
+        "### Slower",
+        "<details>",
         "(regression.png)",
         "geometric mean of change",
-        "### Slower",
-        "### Broken",
-        "### In base only",
-        "### In head only",
+        "<summary>In base only",
+        "<summary>In head only",
         "fffaaa",
         "| driver |",
         "next_n=4, max_decode_len=1",
@@ -505,10 +518,43 @@ def test_the_comment_says_the_verdict_first_then_the_variants_then_what_changed(
     ]
     places = [text.find(part) for part in wanted]
     assert -1 not in places
-    assert places[:6] == sorted(places[:6])
+    assert places[:7] == sorted(places[:7])
     tables = [token for token in MarkdownIt("commonmark").enable("table").parse(text) if token.type == "table_open"]
     assert len(tables) == text.count("\n| --")
     assert r"a \| b \`c\` \<d>" in text
+
+
+def broke_at(name: str, place: Place = Place.EDGE_CASE):
+    elements = ("lens[0]: 5, expected 6", "lens[1]: 5, expected 7")
+    finding = Finding(
+        status=Status.MISMATCH,
+        place=place,
+        name=name,
+        check="exact",
+        message="lens differs",
+        wrong=12,
+        elements=elements,
+    )
+    return {"status": "mismatch", "metrics": None, "finding": finding}
+
+
+def test_a_broken_kernel_is_told_in_a_line_with_the_case_and_the_first_wrong_element():
+    base = side_of(5.0, 6.0, 7.0, processes=1)
+    head = everywhere(everywhere(base, 0, **broke_at("L = 1")), 1, **broke_at("L = 1"))
+    head = everywhere(head, 2, **broke_at(base[0].cells[2].point, Place.POINT))
+    text = comparison_markdown(compare(base, head))
+    seen = r"exact: lens differs; 12 elements, first at lens\[0]: 5, expected 6"
+    assert text.partition("<details>")[0].splitlines()[-3:-1] == [
+        f"- **decode_native/flat_view** (2 cells): mismatch: edge case 'L = 1': {seen}",
+        f"- **decode_native/flat_view** batch_size=3: mismatch: {seen}",
+    ]
+
+
+def test_too_few_processes_are_said_in_words():
+    text = comparison_markdown(compare(side_of(5.0, processes=1), side_of(5.0, processes=1, first=9)))
+    assert "gpu_us of 1 cell, 1 + 1 processes: too few processes to judge." in text.splitlines()
+    assert "0 %" not in text
+    assert "record more" in text.partition("<details>")[0]  # why it could not tell
 
 
 def test_a_default_is_spelled_out_where_other_cells_differ_in_it(tmp_path):

@@ -306,14 +306,23 @@ def test_a_default_that_changed_is_shown_and_no_obstacle(suite):
     assert "new_default" in out
 
 
-def test_a_wrong_variant_fails_and_no_process_times_it(suite):
+def test_a_gate_ends_when_a_variant_is_wrong(suite):
     times(suite, broken="flat_view")
     code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out")
     assert code == 1
-    assert "broken" in out.lower()
-    asked = {side: only for side, what, only in processes(suite) if what == "timed"}
-    assert "flat_view" in asked["base"]
-    assert "flat_view" not in asked["head"]
+    assert "broken in head, so nothing is timed: decode_native/flat_view" in out
+    assert "5 broken" in out
+    assert [what for _, what, _ in processes(suite)] == ["verified", "verified"]
+    assert bench("--resume", "../out")[0] == 1
+    assert len(processes(suite)) == 2
+
+
+def test_no_process_times_a_variant_that_is_wrong_on_both_sides(suite):
+    times(suite, broken="flat_view")
+    commit(suite)
+    (suite / "untracked.txt").write_text("")
+    assert bench("tiny.yaml", "--base", "HEAD", "--out", "../out")[0] == 0
+    assert {"flat_view" in only for _, what, only in processes(suite) if what == "timed"} == {False}
     run = read_run("../out/head/run1.jsonl")
     assert {cell.variant: cell.status for cell in run.cells} == {"chain_clamp": "passed", "flat_view": "mismatch"}
 

@@ -217,6 +217,12 @@ def test_only_leaves_out_variants_and_cells(catalog):
         keys("!chian")
 
 
+def test_an_only_of_another_operator_names_the_configurations_that_measure_it(catalog):
+    words = "--only k_quant_gather/.*: made does not measure k_quant_gather; these configurations do: .*k_gather"
+    with pytest.raises(ConfigError, match=words):
+        plan(source([{"batch_size": 1}]), catalog.operators, catalog.variants, ["k_quant_gather/*"])
+
+
 def test_only_cannot_bring_in_what_variants_left_out(catalog):
     with pytest.raises(ConfigError, match=r"--only chain matches no cell"):
         plan(source([{"batch_size": 1}], variants=["flat_view"]), catalog.operators, catalog.variants, ["chain"])

@@ -30,6 +30,10 @@ def test_json_says_for_every_variant_and_check_whether_it_is_waived(capsys):
     assert [name for name, state in rows["mla_tile_schedule/host_loop"].items() if state == "waived"] == list(WAIVABLE)
 
 
+def test_an_operator_names_the_configurations_that_measure_it(capsys):
+    assert "\nmeasured by full, k_gather, upstream, vllm\n" in listed(capsys, "k_quant_gather")
+
+
 def check_rows(out):
     """Operator -> variant -> what its table of checks says, from left to right."""
     rows, operator = {}, None

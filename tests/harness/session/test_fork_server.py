@@ -52,6 +52,29 @@ def test_a_process_has_the_environment_of_its_start_and_a_group_of_its_own(monke
     assert "PYTHONSAFEPATH" not in os.environ
 
 
+#: Interrupted after the server was asked for a fork, and before that fork got its orders.
+INTERRUPTED = """
+from multiprocessing import forkserver
+from spec_decode_bench.harness.session import fork_server
+
+connect = forkserver.connect_to_new_process
+
+def interrupted(files):
+    connect(files)
+    raise KeyboardInterrupt
+
+forkserver.connect_to_new_process = interrupted
+try:
+    fork_server.started(print, (), "test")
+except KeyboardInterrupt:
+    pass
+"""
+
+
+def test_a_fork_whose_orders_never_came_says_nothing():
+    assert run_python(INTERRUPTED).stderr == ""
+
+
 def test_starts_in_two_threads_leave_the_environment_as_it_was(monkeypatch):
     """Each saves and restores it: the second one must not save what the first one has set."""
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
