@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.cli.verification import full, known_failure_text
+from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Cells, Checked, Verify
@@ -17,7 +19,7 @@ from spec_decode_bench.harness.contract import BUFFERS, Axis, Buffers, Operator,
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import of_reason
-from spec_decode_bench.harness.records.schema import Place, Status, split_key
+from spec_decode_bench.harness.records.schema import CheckLine, Place, Status, split_key
 from spec_decode_bench.harness.registry import SECTIONS
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session
@@ -99,13 +101,20 @@ def _value(key: str, axis: Axis, label: str, known: Sequence[Any]) -> Any:
         raise ConfigError(f"--point {key}: {axis.name}={label}: {problem}") from None
 
 
-def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> int:
+def verify_point(console: Console, job: Job, catalog: Catalog, lines: CheckLines, item: Verify) -> int:
     """Print what the checks found there; the exit code: 1 where the variant does not pass, 2 where it is skipped."""
     variant = catalog.find(item.operator, item.variant)
     if reason := unavailable(variant, job.device):
         raise ConfigError(f"--point: {variant.id} is unavailable: {of_reason(reason)}")
     with Session(job) as session:
-        findings = [outcome.finding for outcome in session.run([item]) if isinstance(outcome, Checked)]
+        lines.begin(session.ready)
+        began = time.monotonic()
+        for outcome in session.run([item]):
+            if isinstance(outcome, Checked):
+                now, before = time.monotonic(), began
+                began = now
+                lines.add(CheckLine.of(outcome.operator, outcome.variant, outcome.finding, now - before))
+    findings = [line.found for line in lines.all]
     for finding in findings:
         place = in_buffers(finding.name, finding.buffers)
         if finding.status is Status.KNOWN_FAILURE:

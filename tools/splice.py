@@ -136,8 +136,8 @@ SUMMARY = (
 )
 #: What docs/records.md shows.
 STRUCTS = {
-    schema: "Header Segment Cell Status Finding Place Reason Code Metrics EstimatorSamples Environment Checkout "
-    "Calibration KernelTimes",
+    schema: "Header Segment Cell CheckLine Status Finding Place Reason Code Metrics EstimatorSamples Environment "
+    "Checkout Calibration KernelTimes",
     loop_schema: "Loop LoopBlock LoopRequest LoopSpan",
 }
 #: In the order of docs/operators.md.
