@@ -11,14 +11,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
-from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem, keys_of
+from spec_decode_bench.harness.config.work_items import (
+    ArrayPoint,
+    Cells,
+    Check,
+    Checked,
+    Named,
+    RandomBatches,
+    keys_of,
+)
 from spec_decode_bench.harness.contract import Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
@@ -39,6 +47,7 @@ from spec_decode_bench.harness.verify.covering_array import CoveringArray, cover
 from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
 from spec_decode_bench.harness.wording import counted
 
+AnyItem = TypeVar("AnyItem", Check, Cells)
 #: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140
 
@@ -99,22 +108,23 @@ class Verification:
     def bad(self, variant: Variant) -> list[Finding]:
         return [finding for finding in self.of(variant) if finding.status.is_bad]
 
-    def add_arrays(self, healthy: Sequence[Variant]) -> list[Cells]:
+    def add_arrays(self, healthy: Sequence[Variant]) -> list[Check]:
         """The points of the covering arrays of these variants' operators, for those that are available here."""
         items = []
         for name in dict.fromkeys(variant.operator for variant in healthy):
             operator = self.catalog.operators[name]
-            variants = [v for v in healthy if v.operator == name and unavailable(v, self.job.device) is None]
-            if variants:
+            here = (v for v in healthy if v.operator == name and unavailable(v, self.job.device) is None)
+            if variants := tuple(variant.name for variant in here):
                 array = self.arrays[name] = covering_array(operator, self.catalog.of(name))
-                items += [cells(operator, point, variants, in_array=True) for point in array.points]
+                places = (ArrayPoint(label=operator.label(point), axes=dict(point)) for point in array.points)
+                items += [Check(operator=name, variants=variants, where=where) for where in places]
         return items
 
     def run(
         self,
         healthy: Sequence[Variant],
         defects: Sequence[Variant],
-        in_array: Sequence[Cells] = (),
+        in_array: Sequence[Check] = (),
         random_batches: int = 0,
         sweep: Sequence[Cells] = (),
     ) -> None:
@@ -124,15 +134,16 @@ class Verification:
         here = {variant.id for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None}
         known_failures = _at_known_failures(self.catalog, healthy, self.job)
         num_random = len(healthy) if random_batches else 0
-        total = len(here) + len(known_failures) + len(keys_of(in_array)) + num_random + len(keys_of(sweep))
+        num_in_array = sum(len(item.variants) for item in in_array)
+        total = len(here) + len(known_failures) + num_in_array + num_random + len(keys_of(sweep))
 
         def verify(group: Sequence[Variant], run: Run) -> None:
-            at_edges = [_names(variant) for variant in group if variant.id in here]
-            self._keep(run, [Verify(**names) for names in at_edges])
+            self._keep(run, [_check(variant) for variant in group if variant.id in here])
             passed = [v for v in group if v.defect is None and self.of(v) and not self.bad(v)]
             self._keep(run, _only(in_array, passed))
             if random_batches:
-                self._keep(run, [RandomBatches(count=random_batches, **_names(v)) for v in passed])
+                where = RandomBatches(count=random_batches)
+                self._keep(run, [_check(variant, where=where) for variant in passed])
             self._keep(run, _only(sweep, group))
 
         groups = _groups((*healthy, *defects))
@@ -146,7 +157,7 @@ class Verification:
             side_by_side(self.job, lanes, self.lines.begin, lambda doing: update(sum(self._done), doing))
         self.wall_s = time.monotonic() - began
 
-    def _keep(self, run: Run, items: Sequence[WorkItem]) -> None:
+    def _keep(self, run: Run, items: Sequence[Check | Cells]) -> None:
         """Run the items, and keep a line for every outcome. In several threads."""
         for item in items:
             last = time.monotonic()
@@ -156,7 +167,7 @@ class Verification:
                 now, before = time.monotonic(), last
                 last = now
                 if isinstance(outcome, Cell):
-                    self.lines.add(CheckLine.of_cell(outcome, item.place, now - before))
+                    self.lines.add(CheckLine.of_cell(outcome, now - before))
                 else:
                     self.lines.add(CheckLine.of(outcome.operator, outcome.variant, outcome.finding, now - before))
             self._done.append(len(item.variants))
@@ -391,18 +402,18 @@ def defects_of(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
     return [v for name in wanted for v in catalog.of(name) if v.defect is not None]
 
 
-def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Verify]:
+def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Check]:
     """The places at which available variants have a known failure."""
     return [
-        Verify(operator=variant.operator, variant=variant.name, name=name, buffers=buffers, known_failure=True)
+        _check(variant, where=Named(name=name, buffers=buffers, known_failure=True))
         for variant in healthy
         if unavailable(variant, job.device) is None
         for name, buffers in known_failure_places(catalog.operators[variant.operator], variant)
     ]
 
 
-def _names(variant: Variant) -> dict[str, str]:
-    return {"operator": variant.operator, "variant": variant.name}
+def _check(variant: Variant, **where: Any) -> Check:
+    return Check(operator=variant.operator, variants=(variant.name,), **where)
 
 
 def _groups(variants: Sequence[Variant]) -> list[list[Variant]]:
@@ -413,7 +424,7 @@ def _groups(variants: Sequence[Variant]) -> list[list[Variant]]:
     return [groups[key] for key in sorted(groups, key=lambda key: (not key[1], -len(groups[key])))]
 
 
-def _only(items: Sequence[Cells], variants: Collection[Variant]) -> list[Cells]:
+def _only(items: Sequence[AnyItem], variants: Collection[Variant]) -> list[AnyItem]:
     """The items with these variants alone."""
     ids = {variant.id for variant in variants}
     cut = (item.of([name for name in item.variants if item.id_of(name) in ids]) for item in items)

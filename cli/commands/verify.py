@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         return verify_consumers(console, job, catalog, items)
     if options.point is not None:
         item = parse_key(options.point, catalog, items)
-        with record(options.out, job, catalog, source, items, [catalog.find(item.operator, item.variant)]) as lines:
+        with record(options.out, job, catalog, source, items, [catalog.find(item.operator, item.variants[0])]) as lines:
             return verify_point(console, job, catalog, lines, item)
     operators = {item.operator for item in items} or set(catalog.operators)
     # Who names variants asks about these alone.

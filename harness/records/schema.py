@@ -512,12 +512,12 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
         return cls(operator=operator, variant=variant, seconds=rounded({"verify": seconds}), **fields)
 
     @classmethod
-    def of_cell(cls, cell: Cell, place: Place, seconds: float) -> CheckLine:
-        """Of a cell that was not timed."""
+    def of_cell(cls, cell: Cell, seconds: float) -> CheckLine:
+        """Of a point of the sweep."""
         return cls(
             operator=cell.operator,
             variant=cell.variant,
-            place=place,
+            place=Place.POINT,
             name=cell.point,
             status=cell.status,
             finding=cell.finding,
