@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +13,12 @@ from spec_decode_bench.cli.verification import full, known_failure_text
 from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.load import ConfigError
-from spec_decode_bench.harness.config.work_items import AsEdgeCase, Cells, Check, Checked, EdgeCases, Named
+from spec_decode_bench.harness.config.work_items import AsEdgeCase, Cells, Check, EdgeCases, Named
 from spec_decode_bench.harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import of_reason
-from spec_decode_bench.harness.records.schema import CheckLine, Place, Status, split_key
+from spec_decode_bench.harness.records.schema import Place, Status, split_key
 from spec_decode_bench.harness.registry import SECTIONS
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session
@@ -112,12 +111,7 @@ def verify_point(console: Console, job: Job, catalog: Catalog, lines: CheckLines
         raise ConfigError(f"--point: {variant.id} is unavailable: {of_reason(reason)}")
     with Session(job) as session:
         lines.begin(session.ready)
-        began = time.monotonic()
-        for outcome in session.run([item]):
-            if isinstance(outcome, Checked):
-                now, before = time.monotonic(), began
-                began = now
-                lines.add(CheckLine.of(outcome.operator, outcome.variant, outcome.finding, now - before))
+        lines.keep(item, session.run([item]))
     findings = [line.found for line in lines.all]
     for finding in findings:
         place = in_buffers(finding.name, finding.buffers)

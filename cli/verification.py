@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -19,19 +19,17 @@ from rich.text import Text
 from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.work_items import (
-    ArrayPoint,
+    AtPoint,
     Cells,
     Check,
-    Checked,
     Named,
     RandomBatches,
-    keys_of,
 )
 from spec_decode_bench.harness.contract import Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import of_reason, place_of, seen
-from spec_decode_bench.harness.records.schema import Cell, CheckLine, Code, Finding, Place, Status, sources_compile
+from spec_decode_bench.harness.records.schema import CheckLine, Code, Finding, Place, Status, sources_compile
 from spec_decode_bench.harness.report.console import (
     print_checks,
     print_compiled,
@@ -47,7 +45,6 @@ from spec_decode_bench.harness.verify.covering_array import CoveringArray, cover
 from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
 from spec_decode_bench.harness.wording import counted
 
-AnyItem = TypeVar("AnyItem", Check, Cells)
 #: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140
 
@@ -116,8 +113,9 @@ class Verification:
             here = (v for v in healthy if v.operator == name and unavailable(v, self.job.device) is None)
             if variants := tuple(variant.name for variant in here):
                 array = self.arrays[name] = covering_array(operator, self.catalog.of(name))
-                places = (ArrayPoint(label=operator.label(point), axes=dict(point)) for point in array.points)
-                items += [Check(operator=name, variants=variants, where=where) for where in places]
+                for point in array.points:
+                    where = AtPoint(label=operator.label(point), axes=dict(point), in_array=True)
+                    items.append(Check(operator=name, variants=variants, where=where))
         return items
 
     def run(
@@ -126,7 +124,7 @@ class Verification:
         defects: Sequence[Variant],
         in_array: Sequence[Check] = (),
         random_batches: int = 0,
-        sweep: Sequence[Cells] = (),
+        sweep: Sequence[Check] = (),
     ) -> None:
         """The variants of an operator in one process, as they share batches, and several operators beside each other.
         Variants that do not pass their edge cases are not run at the array or on random batches.
@@ -134,8 +132,8 @@ class Verification:
         here = {variant.id for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None}
         known_failures = _at_known_failures(self.catalog, healthy, self.job)
         num_random = len(healthy) if random_batches else 0
-        num_in_array = sum(len(item.variants) for item in in_array)
-        total = len(here) + len(known_failures) + num_in_array + num_random + len(keys_of(sweep))
+        num_at_points = sum(len(item.variants) for item in (*in_array, *sweep))
+        total = len(here) + len(known_failures) + num_at_points + num_random
 
         def verify(group: Sequence[Variant], run: Run) -> None:
             self._keep(run, [_check(variant) for variant in group if variant.id in here])
@@ -157,19 +155,10 @@ class Verification:
             side_by_side(self.job, lanes, self.lines.begin, lambda doing: update(sum(self._done), doing))
         self.wall_s = time.monotonic() - began
 
-    def _keep(self, run: Run, items: Sequence[Check | Cells]) -> None:
-        """Run the items, and keep a line for every outcome. In several threads."""
+    def _keep(self, run: Run, items: Sequence[Check]) -> None:
+        """Run the items, and keep a line for every finding. In several threads."""
         for item in items:
-            last = time.monotonic()
-            for outcome in run(item):
-                if not isinstance(outcome, Checked | Cell):
-                    continue
-                now, before = time.monotonic(), last
-                last = now
-                if isinstance(outcome, Cell):
-                    self.lines.add(CheckLine.of_cell(outcome, now - before))
-                else:
-                    self.lines.add(CheckLine.of(outcome.operator, outcome.variant, outcome.finding, now - before))
+            self.lines.keep(item, run(item))
             self._done.append(len(item.variants))
 
     # --- what is printed ---------------------------------------------------------------------------------------------
@@ -342,7 +331,7 @@ def verify_all(
     results = Verification(console, job, catalog, lines)
     in_array = results.add_arrays(healthy) if arrays else []
     try:
-        results.run(healthy, defects, in_array, random_batches, items)
+        results.run(healthy, defects, in_array, random_batches, list(map(_check_of, items)))
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         if reached := [variant for variant in healthy if results.of(variant)]:
             results.print_outcome(reached, command)
@@ -424,7 +413,12 @@ def _groups(variants: Sequence[Variant]) -> list[list[Variant]]:
     return [groups[key] for key in sorted(groups, key=lambda key: (not key[1], -len(groups[key])))]
 
 
-def _only(items: Sequence[AnyItem], variants: Collection[Variant]) -> list[AnyItem]:
+def _check_of(item: Cells) -> Check:
+    where = AtPoint(label=item.point, axes=item.axes)
+    return Check(operator=item.operator, variants=item.variants, where=where)
+
+
+def _only(items: Sequence[Check], variants: Collection[Variant]) -> list[Check]:
     """The items with these variants alone."""
     ids = {variant.id for variant in variants}
     cut = (item.of([name for name in item.variants if item.id_of(name) in ids]) for item in items)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
 from spec_decode_bench.harness.command.recording import command_line
 from spec_decode_bench.harness.config.load import Source
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import AtPoint, Cells, Check, Checked
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.records.file import Writer
@@ -54,7 +55,16 @@ class CheckLines:
                 for line in (self._header(ready), *self.all):
                     self._writer.write(line)
 
-    def add(self, line: CheckLine) -> None:
+    def keep(self, item: Check, events: Iterable[Any]) -> None:
+        """A line for each finding of an item, as soon as it is there. Raises RecordError."""
+        at = {"place": item.where.place, "name": item.where.label} if isinstance(item.where, AtPoint) else {}
+        last = time.monotonic()
+        for event in events:
+            if isinstance(event, Checked):
+                last, before = time.monotonic(), last
+                self._add(CheckLine.of(event.operator, event.variant, event.finding, last - before, **at))
+
+    def _add(self, line: CheckLine) -> None:
         """On disk before the next one. Raises RecordError, for example where the disk is full."""
         with self._lock:
             self.of.setdefault(line.variant_id, []).append(line)

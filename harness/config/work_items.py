@@ -178,14 +178,19 @@ class AsEdgeCase(_Where):
     axes: dict[str, Any]
 
 
-class ArrayPoint(_Where):
-    """A point of the covering array: one launch."""
+class AtPoint(_Where):
+    """A point of the covering array, for one launch, or of a sweep. label: of the point."""
 
     axes: dict[str, Any]
+    in_array: bool = False
+
+    @property
+    def place(self) -> Place:
+        return Place.ARRAY_POINT if self.in_array else Place.POINT
 
     @property
     def of_death(self) -> dict[str, Any]:
-        return {"status": Status.FAILED, "place": Place.ARRAY_POINT, "name": self.label}
+        return {"status": Status.FAILED, "place": self.place, "name": self.label}
 
 
 class RandomBatches(_Where, kw_only=True):
@@ -204,7 +209,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
 
     operator: str
     variants: tuple[str, ...]
-    where: EdgeCases | Named | AsEdgeCase | ArrayPoint | RandomBatches = EdgeCases()
+    where: EdgeCases | Named | AsEdgeCase | AtPoint | RandomBatches = EdgeCases()
 
     @property
     def label(self) -> str:

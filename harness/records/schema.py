@@ -504,26 +504,16 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
     proofs: ClassVar[dict[str, Proof]] = {}
 
     @classmethod
-    def of(cls, operator: str, variant: str, found: Finding, seconds: float) -> CheckLine:
-        """found: of this place, whether it passed or not."""
-        fields = {name: getattr(found, name) for name in _OF_FINDING}
+    def of(
+        cls, operator: str, variant: str, found: Finding, seconds: float, place: Place | None = None, name: str = ""
+    ) -> CheckLine:
+        """found: whether it passed or not. place, name: where it was to run, if not there."""
+        fields = {field: getattr(found, field) for field in _OF_FINDING}
         if found.status.is_bad or found.message is not None:
             fields |= {"finding": found, "passed_checks": ()}
+        if place is not None:
+            fields |= {"place": place, "name": name}
         return cls(operator=operator, variant=variant, seconds=rounded({"verify": seconds}), **fields)
-
-    @classmethod
-    def of_cell(cls, cell: Cell, seconds: float) -> CheckLine:
-        """Of a point of the sweep."""
-        return cls(
-            operator=cell.operator,
-            variant=cell.variant,
-            place=Place.POINT,
-            name=cell.point,
-            status=cell.status,
-            finding=cell.finding,
-            reason=cell.reason,
-            seconds=rounded({"verify": seconds}),
-        )
 
     @property
     def found(self) -> Finding:

@@ -23,8 +23,8 @@ from msgspec import structs
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.compile_time import compile_time
 from spec_decode_bench.harness.config.work_items import (
-    ArrayPoint,
     AsEdgeCase,
+    AtPoint,
     Cells,
     Check,
     Checked,
@@ -146,6 +146,11 @@ class _At:
         """Of the axes, for NVTX."""
         return self.operator.values(self.point)
 
+    @property
+    def shared(self) -> tuple[str, Point, str]:
+        """What variants that share its inputs have in common."""
+        return self.operator.name, self.point, self.kind
+
     @cached_property
     def label(self) -> str:
         return self.operator.label(self.point)
@@ -201,8 +206,8 @@ class Evaluator:
         self._machine: str | None = None
         #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
-        #: The last one of a covering array, whose inputs its variants share.
-        self._array_point: _At | None = None
+        #: Where a Check was last, whose inputs its variants share.
+        self._last: _At | None = None
         self._compiled: dict[str, dict[str, str]] = {}
         #: Seconds of verification before the calibration.
         self._verified_s: Counter[str] = Counter()
@@ -464,12 +469,12 @@ class Evaluator:
                 only = [EdgeCase(operator.label(where.axes), where.axes)]
                 yield from self._edge_cases(variant, replace(operator, edge_cases=only, sequences={}))
                 yield from self._as_random_batch(variant, Point(where.axes))
-            case ArrayPoint():
+            case AtPoint():
                 yield Heartbeat(variant.name, "verify")
-                at = self._array_point
-                if at is None or at.operator is not operator or at.point != Point(where.axes):
-                    at = self._array_point = _At(operator, Point(where.axes), ARRAY)
-                yield from self._at_point(at, variant)
+                new = _At(operator, Point(where.axes), ARRAY if where.in_array else SWEEP)
+                if self._last is None or self._last.shared != new.shared:
+                    self._last = new
+                yield from self._at_point(self._last, variant)
             case RandomBatches():
                 yield from self._random_batches(item, variant, where.count)
 
