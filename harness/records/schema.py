@@ -512,7 +512,7 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
         if found.status.is_bad or found.message is not None:
             fields |= {"finding": found, "passed_checks": ()}
         if place is not None:
-            fields |= {"place": place, "name": name}
+            fields |= {"place": place, "name": name, "buffers": None, "seed": None}
         return cls(operator=operator, variant=variant, seconds=rounded({"verify": seconds}), **fields)
 
     @property

@@ -330,3 +330,17 @@ def test_an_operator_without_defects(tmp_path):
     code, out, err = call("verify", path, "--variants", example, "--defects", "--device", "cpu", "--seed", 1)
     assert (code, err) == (0, "")
     assert "0 of 0 rejected" in out
+
+
+WRONG_UNALIGNED = CRASHES.replace("os.kill(os.getpid(), signal.SIGSEGV)", "return")
+
+
+def test_a_line_of_a_point_says_why_the_variant_was_not_run_there(config, tmp_path):
+    (tmp_path / "mine.py").write_text(WRONG_UNALIGNED.format(where="x.seq_lens.data_ptr() % 16 == 4"))
+    config.write_text(config.read_text().replace("[chain_clamp, flat_view]", "[crashes]"))
+    arguments = ("verify", config, "--variants", "mine.py", "--device", "cpu", "--only", "*/crashes", "--no-array")
+    code, _, _ = call(*arguments, "--out", tmp_path / "record")
+    assert code == 1
+    line = next(line for line in read_record(tmp_path / "record" / "run.jsonl").others if line.place == "point")
+    assert (line.name, line.buffers, line.status) == ("batch_size=3", None, "mismatch")
+    assert (line.finding.place, line.finding.buffers) == ("edge_case", "unaligned")
