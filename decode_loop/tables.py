@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -81,7 +80,7 @@ def show_loops(console: Console, run: Run) -> list[Table]:
     """Print the tables of a run, and how its stacks ended; all tables, also the ones too long for a terminal."""
     tables, loops = loop_tables(run), loops_of(run)
     print_tables(console, [table for table in tables if table.kind != PERCENTILES])
-    console.print(Text(f"\npercentiles of ITL and TPOT: {Path(run.path).with_name('table.md')}", style="dim"))
+    console.print(Text("\npercentiles of ITL and TPOT: in the Markdown that is named below", style="dim"))
     print_counts(console, loops, "loop")
     print_endings(console, ((loop.stack, loop) for loop in loops if ending(loop) is not None), "loop")
     return tables

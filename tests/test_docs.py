@@ -189,7 +189,7 @@ def test_variants_that_changed_since_their_record_are_named(changed, line):
     cells = [factory.cell(*name.split("/"), {"batch_size": 8}, gpu=2.0) for name in (TRITON, CUDA, CHAIN)]
     run = factory.run(factory.gpu_environment(), cells)
     header = replace(run.header, sources=sources_today(TRITON, CUDA, CHAIN, changed=changed))
-    text = "\n".join(splice.tables(replace(run, header=header)))
+    text = "\n".join(splice.stale(splice.timed_in(replace(run, header=header))))
     assert line in text if line else "changed since" not in text
 
 

@@ -8,10 +8,6 @@ plot() { python bench.py plot "$@" > /dev/null; }
 
 plot $H200/mtp3.jsonl $H200/full.jsonl $H200/mamba_copy.jsonl --out $PLOTS
 plot $H200/mtp3.jsonl $H100/mtp3.jsonl --by gpu --out $PLOTS/mtp3
-plot $H200/step.jsonl $H200/whole_step.jsonl --out $PLOTS/step
-plot $H200/mtp1.jsonl $H200/native.jsonl --out $PLOTS/mtp1
-plot $H200/mtp5.jsonl --out $PLOTS/mtp5
-plot $H200/k_gather.jsonl $H200/mamba_spec.jsonl --out $PLOTS/mamba_spec
 plot $H200/decode_loop.jsonl $H100/decode_loop.jsonl --out $PLOTS/decode_loop
 plot $H200/decode_loop_mamba.jsonl $H100/decode_loop_mamba.jsonl --out $PLOTS/decode_loop_mamba
 plot $H200/decode_loop_whole_step.jsonl --out $PLOTS/decode_loop_whole_step

@@ -20,40 +20,33 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spec_decode_bench import bench
-from spec_decode_bench.decode_loop import records as loop_schema
 from spec_decode_bench.decode_loop.analysis import alone, delta, reference_of, value
 from spec_decode_bench.decode_loop.analysis import by_point as loops_by_point
 from spec_decode_bench.decode_loop.records import Loop
-from spec_decode_bench.decode_loop.tables import interval_text, loop_tables, percent_text
+from spec_decode_bench.decode_loop.tables import interval_text, percent_text
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
-from spec_decode_bench.harness.analysis.estimators import estimates, reason_to_disagree, residuals
+from spec_decode_bench.harness.analysis.estimators import estimates, reason_to_disagree
 from spec_decode_bench.harness.analysis.seconds import ACTIVITIES, seconds_of
 from spec_decode_bench.harness.analysis.stats import (
-    block_copy_us,
-    copy_bandwidth,
     copy_bound_us,
-    geometric_mean,
     median_us,
     slopes,
 )
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash, variant_files
 from spec_decode_bench.harness.discover import ROOT, discover
-from spec_decode_bench.harness.records import schema
 from spec_decode_bench.harness.records.differences import NOTED, REFUSED
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, Run, Status
 from spec_decode_bench.harness.report.across_gpus import summary_table
 from spec_decode_bench.harness.report.escape import as_code, as_text
-from spec_decode_bench.harness.report.table import markdown, untitled
-from spec_decode_bench.harness.report.tables import point_columns
+from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.harness.wording import counted, did_you_mean, signed, significant
 from spec_decode_bench.profiler.records import PROFILE, Profile, Session, read_document
 from spec_decode_bench.profiler.tables import profile_tables
@@ -69,11 +62,10 @@ MARKER = "<!-- splice:"
 GPU, H100 = "nvidia-h200", "nvidia-h100"
 #: Names of the profilers.
 TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
-#: The records at the top of docs/results-h200.md and docs/results-h100.md, and all that these show.
-_AT_A_GLANCE = ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold")
-_OTHERS = ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke", "upstream", "upstream_step")
-GLANCE, H100_GLANCE = ([f"{gpu}/{name}" for name in _AT_A_GLANCE] for gpu in (GPU, H100))
-RECORDS, H100_RECORDS = ([f"{gpu}/{name}" for name in (*_AT_A_GLANCE, *_OTHERS)] for gpu in (GPU, H100))
+#: The records of docs/results-h200.md and docs/results-h100.md.
+_NAMES = ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold")
+_NAMES += ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke", "upstream", "upstream_step")
+RECORDS, H100_RECORDS = ([f"{gpu}/{name}" for name in _NAMES] for gpu in (GPU, H100))
 #: The decode loops at the top of docs/decode-loop.md, and what they are called there.
 LOOPS = {
     f"{H100}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
@@ -104,6 +96,13 @@ UPSTREAM = {
     "vllm_call": "vLLM",
     "sglang_cuda": "SGLang",
 }
+#: Of the table by batch size; the rest of an operator's points in it, where it is another one.
+BATCHES = (1, 32, 128, 256, 1024)
+BATCH_POINTS = {
+    "k_quant_gather": "seq_lens=uniform",
+    "mamba_state_copy": "context_len=lognormal(8192;1),crossing=0.1,num_layers=4",
+}
+FUSED = ("triton_fused", "cuda_fused")
 SUMMARY_POINT = "batch_size=128,context_len=uniform(4096;8192)"
 
 
@@ -134,12 +133,6 @@ SUMMARY = (
     Row("step_epilogue", ("upstream_step", "whole_step")),
     Row("draft_passes", ("upstream_step", "whole_step")),
 )
-#: What docs/records.md shows.
-STRUCTS = {
-    schema: "Header Segment Cell CheckLine Status Finding Place Reason Code Metrics EstimatorSamples Environment "
-    "Checkout Calibration KernelTimes",
-    loop_schema: "Loop LoopBlock LoopRequest LoopSpan",
-}
 #: In the order of docs/operators.md.
 OPERATORS = (
     "decode_flatten",
@@ -421,41 +414,6 @@ def summary(gpu: str = GPU) -> list[str]:
     return [*markdown_table(head, rows), "", note, *doubts(timed), *old]
 
 
-def overview(names: Sequence[str] = GLANCE) -> list[str]:
-    """Every operator of every record: the fastest of our kernels at each point, beside the others. Geometric means over
-    the points at which a PyTorch variant was timed, too.
-    """
-    rows = []
-    for name in names:
-        run = record(name)
-        for operator in dict.fromkeys(cell.operator for cell in run.in_order):
-            found = [
-                one for cells in by_point(run, operator).values() if (one := _fastest_kinds(run, cells)) is not None
-            ]
-            if not found:
-                continue
-            fused = geometric_mean([one["fused"] for one in found])
-            shown = [f"`{run.header.name}`", f"`{operator}`", str(len(found)), significant(fused)]
-            for kind in ("PyTorch", "unfused"):
-                others = [one[kind] / one["fused"] for one in found if kind in one]
-                shown.append(f"{significant(geometric_mean(others))}×" if others else "–")
-            over_bound = geometric_mean([one["fused"] / one["copy bound"] for one in found])
-            rows.append([*shown, f"{significant(over_bound)}×"])
-    head = ["record", "operator", "points", "fused, µs", "PyTorch / fused", "unfused / fused", "fused / copy bound"]
-    return [*markdown_table(head, rows, 2), *stale(timed_in(*map(record, names)))]
-
-
-def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | None:
-    """Kind of variant, or ``copy bound`` -> microseconds at one point. None without a time of a fused kernel and of a
-    PyTorch variant.
-    """
-    names = {kind: fastest(cells, kind) for kind in ("fused", "unfused", "PyTorch")}
-    found = {kind: median_us(cells[name], "gpu_us") for kind, name in names.items() if name}
-    if "fused" not in found or "PyTorch" not in found:
-        return None
-    return found | {"copy bound": copy_bound_of(run, cells[names["fused"]])}
-
-
 def loop_overview() -> list[str]:
     """Of every recorded decode loop the largest batch: the ITL with vLLM's functions, or of the reference, and what the
     last stack changes.
@@ -500,6 +458,30 @@ def loop_overview() -> list[str]:
         "step's metadata, and the host's time to submit it."
     )
     return [*markdown_table(head, rows, 2), "", note, *stale(timed_in(*map(record, LOOPS)))]
+
+
+def loop_changes(run: Run) -> list[str]:
+    """What stacks change in the ITL of the reference, at one model step and the two largest batches."""
+    loops = [ones for ones in loops_by_point(run).values() if ones[0].axes["model_step_us"] == LOOP_MODEL_STEP_US]
+    largest = sorted({ones[0].axes["concurrency"] for ones in loops})[-2:]
+    loops = [ones for ones in loops if ones[0].axes["concurrency"] in largest]
+    stacks = list(dict.fromkeys(loop.stack for ones in loops for loop in ones))
+    varying = [axis for axis in ("concurrency", "next_n", "scheduling", "graph")
+               if len({ones[0].axes[axis] for ones in loops}) > 1]  # fmt: skip
+    rows = []
+    for ones in loops:
+        reference, by_stack = reference_of(ones), {loop.stack: loop for loop in ones}
+        row = [str(ones[0].axes[axis]) for axis in varying]
+        for stack in stacks:
+            loop = by_stack.get(stack)
+            change = delta(reference, loop, "itl_us") if reference and loop and loop is not reference else None
+            if loop is reference and loop is not None:
+                row.append(f"{value(loop, 'itl_us') / 1000:.2f} ms")
+            else:
+                row.append(f"{signed(change.us.median)} {as_text(interval_text(change.us))}" if change else "–")
+        rows.append(row)
+    head = [*(axis.replace("_", " ") for axis in varying), *(f"`{stack}`" for stack in stacks)]
+    return [*markdown_table(head, rows, len(varying)), *stale(timed_in(run))]
 
 
 def _most_drafts_then_sync(loops: Sequence[Loop]) -> tuple[int, bool]:
@@ -557,46 +539,55 @@ def example() -> list[str]:
     return ["```python", *text.rstrip().splitlines(), "```"]
 
 
+def batches(gpu: str = GPU) -> list[str]:
+    """Operators by batch size: the fastest of an engine's kernels, or where none was timed of the PyTorch operators,
+    and of the fused kernels.
+    """
+    rows, timed = [], []
+    runs = [
+        record(f"{gpu}/{name}") for name in ("upstream_step", "upstream", "full", "step", "whole_step", "mamba_copy")
+    ]
+    for operator in OPERATORS:
+        entries = []
+        for size in BATCHES:
+            found = [(run, cells) for run in runs if (cells := _at_batch(run, operator, size))]
+            entries.append(_before_and_fused(found, timed))
+        rows.append([f"`{operator}`", *entries])
+    head = ["before → fused, µs", *map(str, BATCHES)]
+    return [*markdown_table(head, rows), *stale((run.header, cell.variant_id) for run, cell in timed)]
+
+
+def _at_batch(run: Run, operator: str, size: int) -> dict[str, Cell]:
+    """The cells of an operator at the point of the table with this batch size, by variant."""
+    rest = BATCH_POINTS.get(operator, "context_len=uniform(4096;8192)")
+    points = by_point(run, operator).items()
+    return next((cells for label, cells in points if label in (rest, f"batch_size={size},{rest}")
+                 and next(iter(cells.values())).axes["batch_size"] == size), {})  # fmt: skip
+
+
+def _before_and_fused(found: Sequence[tuple[Run, dict[str, Cell]]], timed: list[tuple[Run, Cell]]) -> str:
+    """Of the first record that has both; one with an engine's kernel comes first. timed: gets the cells shown."""
+    for run, cells in sorted(found, key=lambda one: fastest(one[1], "engine") is None):
+        before = fastest(cells, "engine") or fastest(cells, "PyTorch")
+        fused = fastest({name: cell for name, cell in cells.items() if name in FUSED}, "fused")
+        if before and fused:
+            timed += [(run, cells[before]), (run, cells[fused])]
+            us = [f"{significant(median_us(cells[name], 'gpu_us'))}" for name in (before, fused)]
+            return f"{UPSTREAM.get(before, 'PyTorch')} {us[0]} → {us[1]}"
+    return "–"
+
+
 def runs(names: Sequence[str] = RECORDS) -> list[str]:
-    """What the records were made with, and how their timer did; a row for those of one command."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        run = record(name)
-        header, known = run.header, run.header.calibration
-        worst = max((abs(residual.error_us) for residual in residuals(known)), default=0.0)
-        made_with = (
-            f"`{header.command}`",
-            header.started[:10],
-            header.environment.commit,
-            str(header.seed),
-            run.cache,
-            significant(block_copy_us(known)),
-            significant(copy_bandwidth(known) / 1e6),
-            significant(statistics.median(known.launch_host_us)),
-            f"{1000 * worst:.0f}",
-        )
-        rows.setdefault(made_with, []).append(short_name(name))
-    head = ["records", "command", "date", "commit", "seed", "cache"]
-    head += ["block copy, µs", "copy, TB/s", "bare launch, host µs", "largest residual, ns"]
-    warned = [f"{short_name(name)} is uncalibrated: {why}." for name in names for why in record(name).uncalibrated]
-    table = markdown_table(head, [[", ".join(of_records), *made_with] for made_with, of_records in rows.items()], 6)
-    return table + [line for text in warned for line in ("", text)]
-
-
-def agreement(names: Sequence[str] = RECORDS) -> list[str]:
-    """How many timed cells the three estimators agree on, and where they do not."""
+    """What the records were made with, and in how many of their cells the GPU time is in doubt."""
     rows = []
     for name in names:
         run = record(name)
-        answers = [(cell, estimators_agree(run, cell)) for cell in run.cells]
-        marked = [cell for cell, agree in answers if agree is False]
-        agreeing = sum(agree is True for _, agree in answers)
-        by_operator = Counter(cell.operator for cell in marked).most_common()
-        where = ", ".join(f"`{operator}` {count}" for operator, count in by_operator)
-        unexplained = sum(doubt(run, cell) == NO_REASON for cell in marked)
-        numbers = map(str, (agreeing + len(marked), agreeing, unexplained))
-        rows.append([f"`{run.header.name}`", where or "none", *numbers])
-    return markdown_table(["record", "cells marked `?`", "timed cells", "agree", NO_REASON], rows, 2)
+        timed = [cell for cell in run.cells if estimators_agree(run, cell) is not None]
+        doubted = Counter(text for cell in timed if (text := doubt(run, cell)))
+        why = f"({', '.join(f'{text} {count}' for text, count in doubted.most_common())})" if doubted else ""
+        made = [run.header.started[:10], run.header.environment.commit, str(run.header.seed)]
+        rows.append([short_name(name), *made, str(len(timed)), f"{doubted.total()} {as_text(why)}".strip()])
+    return markdown_table(["record", "date", "commit", "seed", "timed", "in doubt"], rows, 4)
 
 
 def seconds() -> list[str]:
@@ -788,33 +779,6 @@ def error_rate_machines() -> list[str]:
     return [*lines, "", f"{found['comparisons']} comparisons a row."]
 
 
-def tables(run: Run) -> list[str]:
-    """Every operator of a record: a row per point, a column per variant. Of decode loops: the changes of ITL and TPOT,
-    launches and host time of a whole step, and the changes of the ITL beside the modelled ones.
-    """
-    if run.others:
-        shown = [table for table in loop_tables(run) if table.kind in ("itl", "tpot", "submitted", "against_model")]
-        blocks = [line for table in shown for line in folded(as_text(table.title), untitled(table))][:-1]
-        return [*blocks, *stale(timed_in(run))]
-    lines: list[str] = []
-    for operator in dict.fromkeys(cell.operator for cell in run.in_order):
-        points, reasons = by_point(run, operator), {}
-        named = [name.partition("/")[2] for name in run.header.variants if name.startswith(f"{operator}/")]
-        axes, labels, shared = point_columns([cell for cells in points.values() for cell in cells.values()])
-        rows = []
-        for point, cells in points.items():
-            reasons |= {ending(cell): None for cell in cells.values() if cell.status == "skipped"}
-            if any(cell.status not in ("skipped", "unavailable") for cell in cells.values()):
-                rows.append([*map(as_text, labels[point]), *row_of(run, cells, named)])
-        head = [axis.replace("_", " ") for axis in axes] + [f"`{name}`" for name in named] + ["copy bound"]
-        table = markdown_table(head, rows, len(axes))
-        table += ["", f"Unless a row says otherwise: {as_text(shared)}."] if shared else []
-        table += ["", f"Skipped: {as_text('; '.join(reasons))}."] if reasons else []
-        table += doubts((run, cell) for cells in points.values() for cell in cells.values())
-        lines += folded(f"<code>{operator}</code>: {counted(len(rows), 'point')}, {len(named)} variants", table)
-    return [*lines[:-1], *stale(timed_in(run))]
-
-
 def profile(tool: str) -> list[str]:
     """The tables of a profile, and what was attributed."""
     path = REFERENCE / H100 / "profiles" / tool / PROFILE
@@ -861,12 +825,6 @@ def same_in_both() -> list[str]:
     return markdown_table(["records that", "have the same"], rows, 2)
 
 
-def fields_of(struct: type) -> list[str]:
-    """The source of a struct of the record: docstring and fields, without its methods."""
-    source = re.split(r"\n\n    (?:@|def )", inspect.getsource(struct))[0]
-    return ["```python", *source.rstrip().splitlines(), "```"]
-
-
 def operators() -> list[str]:
     """A section per operator from its module's docstring, the docstrings of its variants, and its defects."""
     catalog, lines = discover(), []
@@ -897,27 +855,19 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "loop-environment": lambda: environment(LOOP_RECORDS),
     "headline": headline,
     "summary": summary,
-    "overview": overview,
+    "batches": batches,
     "loop-overview": loop_overview,
     "example": example,
     "engines": engines,
     "vllm-step": vllm_step,
     "operators": operators,
-    **{
-        f"schema-{name}": partial(fields_of, getattr(of, name))
-        for of, names in STRUCTS.items()
-        for name in names.split()
-    },
     "gpus": gpus,
     "runs": runs,
-    "loop-runs": lambda: runs(LOOP_RECORDS),
-    "agreement": agreement,
     "seconds": seconds,
     "h100-environment": lambda: environment(H100_RECORDS),
     "h100-summary": lambda: summary(H100),
-    "h100-overview": lambda: overview(H100_GLANCE),
+    "h100-batches": lambda: batches(H100),
     "h100-runs": lambda: runs(H100_RECORDS),
-    "h100-agreement": lambda: agreement(H100_RECORDS),
     "placements": placements,
     "timers": timers,
     "mutants": mutants,
@@ -937,7 +887,7 @@ def lines_of(name: str) -> list[str]:
     if name in BLOCKS:
         return BLOCKS[name]()
     if "/" in name:
-        return tables(record(name))
+        return loop_changes(record(name))
     raise SpliceError(f"no block is called {name!r}{did_you_mean(name, [*BLOCKS, *RECORDS])}")
 
 

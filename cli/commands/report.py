@@ -1,4 +1,4 @@
-"""`bench.py report`: GPU models side by side."""
+"""`bench.py report`: the tables of a record, or GPU models side by side."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from spec_decode_bench.harness.command import flags
 from spec_decode_bench.harness.command.handling import loading
 
 NAME = "report"
-HELP = "GPU models side by side: a column and a panel for each"
-EXAMPLES = ("report h200/full.jsonl h100/full.jsonl",)
+HELP = "the tables of a record; of several, GPU models side by side"
+EXAMPLES = ("report results/mtp3", "report h200/full.jsonl h100/full.jsonl")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders of them, of several GPU models"
-    )
+    parser.add_argument("runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders of them")
     parser.add_argument(
         "--metric",
         choices=("gpu_us", "host_us", "eager_us"),
         default="gpu_us",
-        help="the metric to show (default gpu_us)",
+        help="the metric that GPUs are compared by (default gpu_us)",
     )
     flags.add_only(parser)
     flags.add_by(parser)
@@ -33,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
     with loading():
         from rich.text import Text
 
+        from spec_decode_bench.cli.run_report import print_run
         from spec_decode_bench.harness.analysis.across_gpus import across_gpus
         from spec_decode_bench.harness.command.planning import writing_to
         from spec_decode_bench.harness.command.reading import chosen_runs
@@ -45,14 +44,18 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.plots import draw_all
 
     runs = chosen_runs(options.runs, options.only)
-    check_sweeps(runs, "report")
-    across = across_gpus(runs, options.metric)
-    console, summary = make_console(), summary_table(across)
-    print_tables(console, [summary])
+    console = make_console()
+    if len(runs) == 1:
+        tables = print_run(console, runs[0])
+    else:
+        check_sweeps(runs, "report of several records")
+        across = across_gpus(runs, options.metric)
+        tables = [summary_table(across), *operator_tables(across)]
+        print_tables(console, tables[:1])
     with writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / "report.md"
-        path.write_text(markdown([summary, *operator_tables(across)]), encoding="utf-8")
+        path.write_text(markdown(tables), encoding="utf-8")
         drawn = [] if options.no_plots else draw_all(runs, options.out, options.by)
     plots = counted(len({path.stem for path in drawn}), "plot")
     console.print(Text(f"\nevery cell: {path}; {plots} beside it", style="dim"))
