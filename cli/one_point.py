@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.cli.verification import full, known_failure_text
+from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.load import ConfigError
-from spec_decode_bench.harness.config.work_items import Cells, Checked, Verify
+from spec_decode_bench.harness.config.work_items import AsEdgeCase, Cells, Check, EdgeCases, Named
 from spec_decode_bench.harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
@@ -24,7 +25,7 @@ from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.wording import did_you_mean
 
 
-def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
+def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Check:
     """``operator/variant/`` and the name of an edge case or sequence, or axes as in the keys of --plan.
 
     items: of the configuration. Their values of an axis, and its examples, are known by their labels; others must be
@@ -33,20 +34,24 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
     Raises ConfigError.
     """
     operator, variant = _variant(key, catalog)
+    where = _where(key, operator, variant, items)
+    return Check(operator=operator.name, variants=(variant.name,), where=where)
+
+
+def _where(key: str, operator: Operator, variant: Variant, items: Sequence[Cells]) -> EdgeCases | Named | AsEdgeCase:
     name, buffers = _parts(split_key(key)[2])
     names = [*(case.name for case in operator.edge_cases), *operator.sequences]
     if name == Place.IMPORT:  # found before any of them
-        return Verify(operator=operator.name, variant=variant.name)
+        return EdgeCases()
     if name in names:
         is_known = variant.known_failure_at(name, buffers) is not None
-        exactly = {"buffers": buffers, "known_failure": True} if is_known else {}
-        return Verify(operator=operator.name, variant=variant.name, name=name, **exactly)
+        return Named(name=name, buffers=buffers, known_failure=True) if is_known else Named(name=name)
     if "=" not in name and name != "default":
         raise ConfigError(f"--point {key}: no such edge case, sequence or axes{did_you_mean(name, names)}")
     point = operator.complete(_values(key, operator, name, items))
     if (rule := operator.broken_rule(point)) is not None:
         raise ConfigError(f"--point {key}: {rule.message.format(**point)}")
-    return Verify(operator=operator.name, variant=variant.name, axes=dict(point))
+    return AsEdgeCase(axes=dict(point))
 
 
 def _values(key: str, operator: Operator, label: str, items: Sequence[Cells]) -> dict[str, Any]:
@@ -99,13 +104,15 @@ def _value(key: str, axis: Axis, label: str, known: Sequence[Any]) -> Any:
         raise ConfigError(f"--point {key}: {axis.name}={label}: {problem}") from None
 
 
-def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> int:
+def verify_point(console: Console, job: Job, catalog: Catalog, lines: CheckLines, item: Check) -> int:
     """Print what the checks found there; the exit code: 1 where the variant does not pass, 2 where it is skipped."""
-    variant = catalog.find(item.operator, item.variant)
+    variant = catalog.find(item.operator, item.variants[0])
     if reason := unavailable(variant, job.device):
         raise ConfigError(f"--point: {variant.id} is unavailable: {of_reason(reason)}")
     with Session(job) as session:
-        findings = [outcome.finding for outcome in session.run([item]) if isinstance(outcome, Checked)]
+        lines.begin(session.ready)
+        lines.keep(item, session.run([item]))
+    findings = [line.found for line in lines.all]
     for finding in findings:
         place = in_buffers(finding.name, finding.buffers)
         if finding.status is Status.KNOWN_FAILURE:

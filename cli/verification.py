@@ -11,18 +11,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
-from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem, keys_of
+from spec_decode_bench.harness.config.work_items import (
+    AtPoint,
+    Cells,
+    Check,
+    Named,
+    RandomBatches,
+)
 from spec_decode_bench.harness.contract import Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import of_reason, place_of, seen
-from spec_decode_bench.harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
+from spec_decode_bench.harness.records.schema import CheckLine, Code, Finding, Place, Status, sources_compile
 from spec_decode_bench.harness.report.console import (
     print_checks,
     print_compiled,
@@ -59,6 +66,7 @@ HEADS = {
     EDGES: (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
     ARRAY: (Place.ARRAY_POINT,),
     RANDOM: (Place.RANDOM_BATCH,),
+    SWEEP: (Place.POINT,),
 }
 #: At most so many processes verify at a time, one for so many cores.
 PROCESSES, CORES = 4, 4
@@ -70,52 +78,53 @@ NOT_RUN = "not run"
 
 @dataclass
 class Verification:
-    """Verifies variants and prints what was observed.
+    """Verifies variants and prints what was observed, from the lines of the record alone.
 
-    findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
-    cells:    of the sweep. arrays: operator -> its covering array. compiled: as in the header of a record.
-    seconds:  part of the verification -> variant id -> what it took. wall_s: what all took, beside each other.
+    arrays: operator -> its covering array. wall_s: what all took, beside each other.
     """
 
     console: Console
     job: Job
     catalog: Catalog
-    findings: dict[str, list[Finding]] = field(default_factory=dict)
-    cells: list[Cell] = field(default_factory=list)
+    lines: CheckLines
     arrays: dict[str, CoveringArray] = field(default_factory=dict)
-    compiled: dict[str, dict[str, str]] = field(default_factory=dict)
-    seconds: dict[str, Counter[str]] = field(default_factory=lambda: {part: Counter() for part in PARTS})
     wall_s: float = 0.0
     _done: list[int] = field(default_factory=list)
 
     def of(self, variant: Variant) -> list[Finding]:
-        """Known failures last: another thread finds them."""
-        return sorted(self.findings.get(variant.id, []), key=lambda f: f.status is Status.KNOWN_FAILURE)
+        """At all places but of the sweep; a variant that is unavailable here has none. Known failures last: another
+        thread finds them.
+        """
+        own = self.lines.of.get(variant.id, ())
+        findings = [line.found for line in own if line.place is not Place.POINT]
+        return sorted(findings, key=lambda finding: finding.status is Status.KNOWN_FAILURE)
 
-    def cells_of(self, variant: Variant) -> list[Cell]:
-        return [cell for cell in self.cells if cell.variant_id == variant.id]
+    def in_sweep(self, variant: Variant) -> list[CheckLine]:
+        return [line for line in self.lines.of.get(variant.id, ()) if line.place is Place.POINT]
 
     def bad(self, variant: Variant) -> list[Finding]:
         return [finding for finding in self.of(variant) if finding.status.is_bad]
 
-    def add_arrays(self, healthy: Sequence[Variant]) -> list[Cells]:
+    def add_arrays(self, healthy: Sequence[Variant]) -> list[Check]:
         """The points of the covering arrays of these variants' operators, for those that are available here."""
         items = []
         for name in dict.fromkeys(variant.operator for variant in healthy):
             operator = self.catalog.operators[name]
-            variants = [v for v in healthy if v.operator == name and unavailable(v, self.job.device) is None]
-            if variants:
+            here = (v for v in healthy if v.operator == name and unavailable(v, self.job.device) is None)
+            if variants := tuple(variant.name for variant in here):
                 array = self.arrays[name] = covering_array(operator, self.catalog.of(name))
-                items += [cells(operator, point, variants, in_array=True) for point in array.points]
+                for point in array.points:
+                    where = AtPoint(label=operator.label(point), axes=dict(point), in_array=True)
+                    items.append(Check(operator=name, variants=variants, where=where))
         return items
 
     def run(
         self,
         healthy: Sequence[Variant],
         defects: Sequence[Variant],
-        in_array: Sequence[Cells] = (),
+        in_array: Sequence[Check] = (),
         random_batches: int = 0,
-        sweep: Sequence[Cells] = (),
+        sweep: Sequence[Check] = (),
     ) -> None:
         """The variants of an operator in one process, as they share batches, and several operators beside each other.
         Variants that do not pass their edge cases are not run at the array or on random batches.
@@ -123,47 +132,33 @@ class Verification:
         here = {variant.id for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None}
         known_failures = _at_known_failures(self.catalog, healthy, self.job)
         num_random = len(healthy) if random_batches else 0
-        total = len(here) + len(known_failures) + len(keys_of(in_array)) + num_random + len(keys_of(sweep))
+        num_at_points = sum(len(item.variants) for item in (*in_array, *sweep))
+        total = len(here) + len(known_failures) + num_at_points + num_random
 
         def verify(group: Sequence[Variant], run: Run) -> None:
-            at_edges = [_names(variant) for variant in group if variant.id in here]
-            self._keep(EDGES, run, [Verify(**names) for names in at_edges])
-            passed = [v for v in group if v.defect is None and v.id in self.findings and not self.bad(v)]
-            self._keep(ARRAY, run, _only(in_array, passed))
+            self._keep(run, [_check(variant) for variant in group if variant.id in here])
+            passed = [v for v in group if v.defect is None and self.of(v) and not self.bad(v)]
+            self._keep(run, _only(in_array, passed))
             if random_batches:
-                self._keep(RANDOM, run, [RandomBatches(count=random_batches, **_names(v)) for v in passed])
-            self._keep(SWEEP, run, _only(sweep, group))
+                where = RandomBatches(count=random_batches)
+                self._keep(run, [_check(variant, where=where) for variant in passed])
+            self._keep(run, _only(sweep, group))
 
         groups = _groups((*healthy, *defects))
         tasks = iter([partial(verify, group) for group in groups])
         lanes = [tasks] * min(max(len(os.sched_getaffinity(0)) // CORES, 1), PROCESSES, len(groups))
         if known_failures:
             # What an engine's kernel does there may end its process, on which nothing else may depend.
-            lanes.append(iter([lambda run: self._keep(KNOWN_FAILURES, run, known_failures)]))
+            lanes.append(iter([lambda run: self._keep(run, known_failures)]))
         began = time.monotonic()
         with progress_bar(self.console, total) as update:
-            self.compiled = side_by_side(self.job, lanes, lambda doing: update(sum(self._done), doing))
+            side_by_side(self.job, lanes, self.lines.begin, lambda doing: update(sum(self._done), doing))
         self.wall_s = time.monotonic() - began
 
-    def _keep(self, part: str, run: Run, items: Sequence[WorkItem]) -> None:
-        """Run the items of one part, and keep the outcomes and how long each took. In several threads."""
-        seconds = self.seconds[part]
+    def _keep(self, run: Run, items: Sequence[Check]) -> None:
+        """Run the items, and keep a line for every finding. In several threads."""
         for item in items:
-            last = time.monotonic()
-            for outcome in run(item):
-                if not isinstance(outcome, Checked | Cell):
-                    continue
-                now, before = time.monotonic(), last
-                seconds[outcome.variant_id] += now - before
-                last = now
-                if isinstance(outcome, Checked):
-                    self.findings.setdefault(outcome.variant_id, []).append(outcome.finding)
-                elif part == ARRAY:
-                    place = {"place": Place.ARRAY_POINT, "name": outcome.point}
-                    finding = outcome.finding or Finding(status=outcome.status, reason=outcome.reason, **place)
-                    self.findings[outcome.variant_id].append(finding)
-                else:
-                    self.cells.append(outcome)
+            self.lines.keep(item, run(item))
             self._done.append(len(item.variants))
 
     # --- what is printed ---------------------------------------------------------------------------------------------
@@ -185,19 +180,18 @@ class Verification:
 
     def _print_summary(self, healthy: Sequence[Variant]) -> None:
         """A line for each variant: how many edge cases, ..., points of the sweep passed, were skipped, ..."""
-        made = {finding.place for of in self.findings.values() for finding in of}
-        heads = [head for head, places in HEADS.items() if made & set(places)]
+        made = {line.place for line in self.lines.all}
+        heads = [head for head, places in HEADS.items() if head != SWEEP and made & set(places)]
 
         def row(variant: Variant) -> tuple[str, ...]:
-            if variant.id not in self.findings:
+            if not (findings := self.of(variant)):
                 empty = [""] * (len(heads) + bool(self.arrays))
                 return variant.id, f"unavailable: {self._missing(variant)}", *empty
-            findings = self.of(variant)
             counts = [
                 _counts([_outcome(finding) for finding in findings if finding.place in HEADS[head]]) for head in heads
             ]
             pairs = [self._pairs_met(variant)] if self.arrays else []
-            return variant.id, *counts, *pairs, _counts([_outcome_at_point(cell) for cell in self.cells_of(variant)])
+            return variant.id, *counts, *pairs, _counts([_outcome_at_point(line) for line in self.in_sweep(variant)])
 
         of_arrays = ["pairs of values"] if self.arrays else []
         print_rows(self.console, ("variant", *heads, *of_arrays, SWEEP), map(row, healthy))
@@ -221,23 +215,22 @@ class Verification:
 
     def print_left_out(self) -> None:
         """How many points and batches Triton's interpreter was too slow for, and what to change."""
-        is_left_out = lambda outcome: outcome.reason and outcome.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
-        made = {
-            head: [[f for f in of if f.place in places] for of in self.findings.values()]
-            for head, places in HEADS.items()
-        }
-        made[SWEEP] = list(map(self.cells_of, self.catalog.variants))
-        for head, by_variant in made.items():
-            slow = [of for of in by_variant if any(map(is_left_out, of))]
-            if slow:
-                left = sum(bool(is_left_out(outcome)) for of in slow for outcome in of)
-                text = f"{head}: {left} of {sum(map(len, slow))} of {counted(len(slow), 'variant')} left out: "
+        for head, places in HEADS.items():
+            lines = [line for line in self.lines.all if line.place in places]
+            left_out = [line for line in lines if line.reason and line.reason.code is Code.INTERPRETER_BUDGET]
+            if slow := {line.variant_id for line in left_out}:
+                of_slow = sum(line.variant_id in slow for line in lines)
+                text = f"{head}: {len(left_out)} of {of_slow} of {counted(len(slow), 'variant')} left out: "
                 self.console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
 
     def print_seconds(self) -> None:
         """What each part took in all processes, and the variant that took most."""
-        print_seconds(self.console, {part: of.total() for part, of in self.seconds.items() if of}, self.wall_s)
-        for slowest, seconds in sum(self.seconds.values(), Counter()).most_common(1):
+        of_parts, of_variants = dict.fromkeys(PARTS, 0.0), Counter()
+        for line in self.lines.all:
+            of_parts[_part(line)] += line.seconds.get("verify", 0.0)
+            of_variants[line.variant_id] += line.seconds.get("verify", 0.0)
+        print_seconds(self.console, {part: seconds for part, seconds in of_parts.items() if seconds}, self.wall_s)
+        for slowest, seconds in of_variants.most_common(1):
             self.console.print(Text(f"most for {slowest}: {seconds:.1f} s", style="dim"))
 
     def print_checks(self, healthy: Sequence[Variant]) -> None:
@@ -263,17 +256,17 @@ class Verification:
 
     def _defect_row(self, variant: Variant) -> tuple[str, str, str, str]:
         name = f"{variant.name}\n{variant.defect}"
-        if variant.id not in self.findings:
+        if not (findings := self.of(variant)):
             return name, "unavailable", self._missing(variant), ""
-        first = _rejection(self.of(variant))
+        first = _rejection(findings)
         if first is None:
             return name, "NOTHING", "", ""
-        checks = dict.fromkeys(str(finding.check) for finding in self.of(variant) if finding.status is Status.MISMATCH)
+        checks = dict.fromkeys(str(finding.check) for finding in findings if finding.status is Status.MISMATCH)
         return name, ", ".join(checks), in_buffers(first.name, first.buffers), seen(first, elements=1)
 
     def print_accepted_defects(self, defects: Sequence[Variant]) -> bool:
         """Name every defect that no check rejected; True where there is one."""
-        accepted = [v for v in defects if v.id in self.findings and _rejection(self.of(v)) is None]
+        accepted = [v for v in defects if (findings := self.of(v)) and _rejection(findings) is None]
         for variant in accepted:
             how = "passed every check"
             if raised := self.bad(variant):
@@ -289,7 +282,7 @@ class Verification:
         """
         operator = self.catalog.operators[variant.operator]
         before = self.bad(variant)
-        at_points = [cell.finding for cell in self.cells_of(variant) if cell.finding is not None]
+        at_points = [line.finding for line in self.in_sweep(variant) if line.finding is not None]
         everything = before + [finding for finding in at_points if finding.place is Place.POINT or not before]
         bad = [finding for finding in everything if finding.deaths is None]
         if not bad:
@@ -318,6 +311,7 @@ def verify_all(
     console: Console,
     job: Job,
     catalog: Catalog,
+    lines: CheckLines,
     items: Sequence[Cells],
     defects: Sequence[Variant],
     arrays: bool,
@@ -334,50 +328,51 @@ def verify_all(
     variant is unavailable.
     """
     healthy = catalog.variants_of(items)
-    results = Verification(console, job, catalog)
+    results = Verification(console, job, catalog, lines)
     in_array = results.add_arrays(healthy) if arrays else []
     try:
-        results.run(healthy, defects, in_array, random_batches, items)
+        results.run(healthy, defects, in_array, random_batches, list(map(_check_of, items)))
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
-        if reached := [variant for variant in healthy if variant.id in results.findings]:
+        if reached := [variant for variant in healthy if results.of(variant)]:
             results.print_outcome(reached, command)
         raise
     results.print_seed()
     results.print_checks(healthy)
     results.print_defects(defects)
     console.print()
-    print_compiled(console, results.compiled)
+    print_compiled(console, lines.compiled)
     accepted = results.print_accepted_defects(defects)
     results.print_known_failures(healthy)
     results.print_outcome(healthy, command)
     results.print_left_out()
-    print_counts(console, [cell for variant in healthy for cell in results.cells_of(variant)])
+    print_counts(console, [line for variant in healthy for line in results.in_sweep(variant)])
     results.print_seconds()
-    here = [variant for variant in healthy if variant.id in results.findings]
+    here = [variant for variant in healthy if results.of(variant)]
     rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
-    bad_cell = any(cell.status.is_bad for cell in results.cells)
-    if accepted or rejected or bad_cell or not sources_compile(results.compiled):
+    in_sweep = [line for variant in healthy for line in results.in_sweep(variant)]
+    bad_point = any(line.status.is_bad for line in in_sweep)
+    if accepted or rejected or bad_point or not sources_compile(lines.compiled):
         return BAD
     if here:
         return OK
-    return verified_nothing((cell.reason for cell in results.cells), "cell", compiled=bool(results.compiled))
+    return verified_nothing((line.reason for line in in_sweep), "cell", compiled=bool(lines.compiled))
 
 
-def verify_defects(console: Console, job: Job, catalog: Catalog, defects: Sequence[Variant]) -> int:
+def verify_defects(console: Console, job: Job, catalog: Catalog, lines: CheckLines, defects: Sequence[Variant]) -> int:
     """Print every defect with the check that rejected it; the exit code: 1 where one was not rejected, 2 where all are
     unavailable.
     """
-    results = Verification(console, job, catalog)
+    results = Verification(console, job, catalog, lines)
     try:
         results.run([], defects)
     except (KeyboardInterrupt, RunError):
-        results.print_defects([defect for defect in defects if defect.id in results.findings])
+        results.print_defects([defect for defect in defects if results.of(defect)])
         raise
     results.print_seed()
     results.print_defects(defects)
     console.print()
     accepted = results.print_accepted_defects(defects)
-    checked = [variant for variant in defects if variant.id in results.findings]
+    checked = [variant for variant in defects if results.of(variant)]
     rejected = sum(_rejection(results.of(variant)) is not None for variant in checked)
     missing = len(defects) - len(checked)
     note = f", {missing} unavailable on this machine" if missing else ""
@@ -396,18 +391,18 @@ def defects_of(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
     return [v for name in wanted for v in catalog.of(name) if v.defect is not None]
 
 
-def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Verify]:
+def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Check]:
     """The places at which available variants have a known failure."""
     return [
-        Verify(operator=variant.operator, variant=variant.name, name=name, buffers=buffers, known_failure=True)
+        _check(variant, where=Named(name=name, buffers=buffers, known_failure=True))
         for variant in healthy
         if unavailable(variant, job.device) is None
         for name, buffers in known_failure_places(catalog.operators[variant.operator], variant)
     ]
 
 
-def _names(variant: Variant) -> dict[str, str]:
-    return {"operator": variant.operator, "variant": variant.name}
+def _check(variant: Variant, **where: Any) -> Check:
+    return Check(operator=variant.operator, variants=(variant.name,), **where)
 
 
 def _groups(variants: Sequence[Variant]) -> list[list[Variant]]:
@@ -418,7 +413,12 @@ def _groups(variants: Sequence[Variant]) -> list[list[Variant]]:
     return [groups[key] for key in sorted(groups, key=lambda key: (not key[1], -len(groups[key])))]
 
 
-def _only(items: Sequence[Cells], variants: Collection[Variant]) -> list[Cells]:
+def _check_of(item: Cells) -> Check:
+    where = AtPoint(label=item.point, axes=item.axes)
+    return Check(operator=item.operator, variants=item.variants, where=where)
+
+
+def _only(items: Sequence[Check], variants: Collection[Variant]) -> list[Check]:
     """The items with these variants alone."""
     ids = {variant.id for variant in variants}
     cut = (item.of([name for name in item.variants if item.id_of(name) in ids]) for item in items)
@@ -481,13 +481,20 @@ def _outcome(finding: Finding) -> str:
     return SKIPPED.get(finding.reason and finding.reason.code, finding.status)
 
 
-def _outcome_at_point(cell: Cell) -> str:
+def _outcome_at_point(line: CheckLine) -> str:
     """The status; of a variant that failed before it reached the point, where that was."""
-    if cell.finding is None:
-        return cell.status
-    if cell.finding.place is Place.POINT or cell.finding.deaths is not None:
-        return _outcome(cell.finding)
-    return f"{cell.status} (failed before: {cell.finding.place.replace('_', ' ')})"
+    if line.finding is None:
+        return line.status
+    if line.finding.place is Place.POINT or line.finding.deaths is not None:
+        return _outcome(line.finding)
+    return f"{line.status} (failed before: {line.finding.place.replace('_', ' ')})"
+
+
+def _part(line: CheckLine) -> str:
+    """Of the verification, that found this."""
+    if line.status is Status.KNOWN_FAILURE:
+        return KNOWN_FAILURES
+    return next(head for head, places in HEADS.items() if line.place in places)
 
 
 def _counts(outcomes: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from spec_decode_bench.decode_loop.records import Loop, LoopBlock
 from spec_decode_bench.decode_loop.state import Part
 from spec_decode_bench.decode_loop.workload import Workload, make_workload
 from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.records.schema import Cell, Metrics, Proof, Status, rounded
+from spec_decode_bench.harness.records.schema import Finding, Metrics, Proof, Status, rounded
 from spec_decode_bench.harness.session.measure import check_context
 from spec_decode_bench.harness.session.messages import Heartbeat
 from spec_decode_bench.harness.timing.rounds import CellTimings, PlacedLaunch
@@ -87,8 +87,8 @@ class LoopEvaluator:
             if key not in self._outcomes:
                 self._outcomes[key] = None
                 for event in self._evaluator.check_at(at, part.point, part.variant):
-                    if isinstance(event, Cell):
-                        self._outcomes[key] = _left_out(event)
+                    if isinstance(event, Finding):
+                        self._outcomes[key] = _left_out(event, part.variant.id)
                     else:
                         yield Heartbeat(stack.name, "verify")
                 if proof := self._evaluator.proof_of(at, part.variant.name):
@@ -187,9 +187,9 @@ class LoopEvaluator:
         return self._alone[key]
 
 
-def _left_out(cell: Cell) -> dict[str, Any]:
-    """Why a variant that has a cell instead of a launch does not take part, as fields of its stack's line."""
-    if cell.finding is not None:
-        return {"status": cell.status, "finding": structs.replace(cell.finding, variant=cell.variant_id)}
-    status = Status.SKIPPED if cell.status is Status.PASSED else cell.status
-    return {"status": status, "reason": structs.replace(cell.reason, variant=cell.variant_id)}
+def _left_out(finding: Finding, variant: str) -> dict[str, Any]:
+    """Why a variant that has a finding instead of a launch does not take part, as fields of its stack's line."""
+    if finding.status.is_bad:
+        return {"status": finding.status, "finding": structs.replace(finding, variant=variant)}
+    status = Status.SKIPPED if finding.status is Status.PASSED else finding.status
+    return {"status": status, "reason": structs.replace(finding.reason, variant=variant)}

@@ -7,13 +7,9 @@
     python -m tools.mutate --again mutants.json     # what it lacks, or should have been rejected; rewrites it with both
 
 A mutant is a line of ``tools/mutants/<operator>.toml``: a file, its text and what stands there instead, what that
-breaks, and the first part of ``verify`` that should reject it. It is applied to a copy of the operators' files, and a
-process of its own runs there what ``verify`` runs for one variant: edge cases and sequences, the covering array,
-random batches, then the points of a sweep. A process that crashes or hangs has rejected its mutant, too. Every variant
-must also pass as it is.
-
-Each operator has a process that loads torch, finds the covering array and computes the reference there once. It
-never touches the device; the processes of its mutants are forked from it.
+breaks, and the first part of ``verify`` that should reject it. It is applied to a copy of this tree, in which ``verify
+--out`` runs for its variant alone until a line of the record rejects it. One that crashes or hangs is rejected, too.
+Every variant must also pass as it is.
 
 Mutants of CUDA C++ need a GPU and are counted apart where there is none. ``equivalent`` mutants are wrong on no legal
 input; they stand in the table so that nobody tries them again.
@@ -27,66 +23,64 @@ variant does not pass as it is. 130: interrupted.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import multiprocessing
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.util import cache_from_source
-from itertools import chain
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.config.load import load
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
 from spec_decode_bench.harness.records.endings import seen
+from spec_decode_bench.harness.records.file import is_empty_record, read_record
+from spec_decode_bench.harness.records.schema import CheckLine, Code, Place
 from spec_decode_bench.harness.report.console import make_console, print_rows, progress_bar
 from spec_decode_bench.harness.wording import did_you_mean
 
-if TYPE_CHECKING:
-    from spec_decode_bench.harness.config.work_items import Cells
-    from spec_decode_bench.harness.contract import Operator, Point
-    from spec_decode_bench.harness.discover import Catalog
-    from spec_decode_bench.harness.records.schema import Finding, Reason
-
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "tools" / "mutants"
-#: Folders of the operators' files, of which every mutant gets a copy.
-FOLDERS = ("baselines", "kernels")
-#: Configurations whose points a survivor of all other parts is put to: the first that has the operator.
+#: What ``verify`` does not need of the tree.
+NOT_COPIED = (".*", "docs", "results", "tests")
+#: Configurations that a mutant is verified with: the first that has the operator.
 SWEEPS = ("configs/full.yaml", "configs/mamba_copy.yaml", "configs/step.yaml", "configs/whole_step.yaml")
 SEED = 0
-#: Outputs of a sweep's point. Many processes at a time have no room for the gigabytes of a few of them.
-MOST_BYTES = 256 << 20
-#: As many as ``verify`` tries by default.
-RANDOM_BATCHES = 25
-#: Seconds after which a mutant counts as hanging: many times what the slowest healthy variant takes.
+#: Seconds without a sign of life after which a mutant counts as hanging: many times what a healthy variant takes.
 TIMEOUT_S = 300.0
+#: Seconds after which the record of a running ``verify`` is read again.
+POLL_S = 0.1
 #: Characters of a place or a message that are written to a file.
 SHORT = 100
 
 #: Exceptions of NVRTC and Triton. What does not compile proves nothing.
 COMPILE_ERRORS = ("CompileError", "CompilationError")
+#: Of a point that has no room beside other processes: it was not tried.
+MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
 #: The part of ``verify`` that rejects a mutant; "edge case" includes sequences. Of a process that died: "no_crash".
 Killer = Literal["edge case", "array", "random", "sweep"]
 KILLERS: tuple[Killer, ...] = ("edge case", "array", "random", "sweep")
+KILLER_AT: dict[Place, Killer] = {
+    **dict.fromkeys((Place.IMPORT, Place.EDGE_CASE, Place.SEQUENCE), "edge case"),
+    Place.ARRAY_POINT: "array",
+    Place.RANDOM_BATCH: "random",
+    Place.POINT: "sweep",
+}
 #: All that may have rejected a mutant.
 PARTS = (*KILLERS, "no_crash")
 #: What takes longest comes first, so that the processes end together. Healthy variants come before all of them.
@@ -132,8 +126,8 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Settings(NamedTuple):
-    """Of a run. sweep: whether survivors of all other parts are put to the points of a sweep. timeout_s: after which a
-    mutant counts as hanging.
+    """Of a run. sweep: whether survivors of all other parts are put to the points of a sweep. timeout_s: without a sign
+    of life, after which a mutant counts as hanging.
     """
 
     device: str
@@ -145,7 +139,7 @@ class Settings(NamedTuple):
 class Result(msgspec.Struct, frozen=True):
     """killer: the part of ``verify`` that rejected it; None where it passed, or was not run, as it does not compile or
     cannot be imported. where, check, message: of the rejection, or of that error. seconds: that its process took.
-    left_out: points and batches that Triton's interpreter had no time for.
+    left_out: places that Triton's interpreter had no time for, or that had no room.
     """
 
     killer: Killer | Literal["no_crash"] | None
@@ -200,307 +194,100 @@ def chosen(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
     return [case for case in cases if not patterns or hit(case)]
 
 
-# --- one mutant, in a process of its own ------------------------------------------------------------------------------
-
-
-@dataclass
-class Prepared:
-    """What all mutants of an operator share.
-
-    array, sweep: the points of these parts, all with the variants that run there.
-    inputs, expected: (point, seed) -> batch; identity of a batch -> the reference's answer.
-    kept: modules of operators that a process need not import again.
-    """
-
-    operator: Operator
-    array: list[Cells]
-    sweep: list[Cells]
-    kept: frozenset[str]
-    inputs: dict[tuple[str, int], Any] = field(default_factory=dict)
-    expected: dict[int, Any] = field(default_factory=dict)
-
-    def answer(self, point: Point, seeds: Iterable[int]) -> None:
-        """Make the batches of these seeds at a point, and compute what is right."""
-        with suppress(Exception):  # then it is raised again where a variant is verified
-            for seed in seeds:
-                inputs = self.operator.make_inputs(point, seed)
-                self.expected[id(inputs)] = self.operator.reference(point, inputs)
-                self.inputs[self.operator.spelt_out(point), seed] = inputs
-
-    def answering(self) -> Operator:
-        """The operator with these batches and answers."""
-        operator = self.operator
-
-        def make_inputs(point: Point, seed: int) -> Any:
-            known = self.inputs.get((operator.spelt_out(point), seed))
-            return operator.make_inputs(point, seed) if known is None else known
-
-        def reference(point: Point, inputs: Any) -> Any:
-            known = self.expected.get(id(inputs))
-            return operator.reference(point, inputs) if known is None else known
-
-        return replace(operator, make_inputs=make_inputs, reference=reference)
-
-
-def prepare(name: str, seed: int) -> Prepared:
-    """Load all that the processes of an operator's mutants need, and compute what they share."""
-    import torch
-
-    torch.set_num_threads(1)
-    import spec_decode_bench.harness.cuda_graph
-    import spec_decode_bench.harness.session.evaluator
-    import spec_decode_bench.harness.verify.random_batches  # noqa: F401
-    from spec_decode_bench.harness.config.sweep import cells
-    from spec_decode_bench.harness.contract import Point
-    from spec_decode_bench.harness.discover import discover
-    from spec_decode_bench.harness.verify.covering_array import covering_array
-
-    for path in sorted((ROOT / "baselines").glob("*/operator.py")):
-        importlib.import_module(f"spec_decode_bench.baselines.{path.parent.name}.operator")
-    kept = frozenset(_operator_modules())
-    catalog = discover()
-    operator = catalog.operators[name]
-    points = covering_array(operator, catalog.of(name)).points
-    array = [cells(operator, point, catalog.of(name), in_array=True) for point in points]
-    prepared = Prepared(operator, array, _sweep(catalog, name), kept)
-    for point in (Point(item.axes) for item in array):
-        prepared.answer(point, [seed])
-        prepared.inputs[operator.spelt_out(point), seed + 1] = operator.make_inputs(point, seed + 1)
-    return prepared
-
-
-def _sweep(catalog: Catalog, name: str) -> list[Cells]:
-    from spec_decode_bench.harness.config.load import load
-    from spec_decode_bench.harness.config.sweep import plan
-    from spec_decode_bench.harness.contract import Point
-    from spec_decode_bench.harness.verify.points import tensor_bytes
-
-    source = next(source for source in (load(ROOT / path) for path in SWEEPS) if name in source.config.operators)
-    items = plan(source, catalog.operators, catalog.variants, [f"{name}/*"])
-    make_outputs = catalog.operators[name].make_outputs
-    return [item for item in items if tensor_bytes(make_outputs(Point(item.axes))) <= MOST_BYTES]
-
-
-def _operator_modules() -> list[str]:
-    return [name for name in sys.modules if name.startswith(tuple(f"spec_decode_bench.{one}" for one in FOLDERS))]
-
-
-def use_tree(tree: Path, kept: Iterable[str]) -> None:
-    """Import operators' files from a copy of them from now on, but for the modules that are kept."""
-    from spec_decode_bench.harness import discover
-
-    for name in _operator_modules():
-        if name not in kept:
-            package, _, attribute = name.rpartition(".")
-            if package in sys.modules:
-                vars(sys.modules[package]).pop(attribute, None)
-            del sys.modules[name]
-    for name in _operator_modules():
-        if hasattr(sys.modules[name], "__path__"):
-            sys.modules[name].__path__ = [str(tree.joinpath(*name.split(".")[1:]))]
-    sys.modules["spec_decode_bench"].__path__.insert(0, str(tree))
-    discover.ROOT = tree
-    sys.dont_write_bytecode = True
-    importlib.invalidate_caches()
+# --- one mutant -------------------------------------------------------------------------------------------------------
 
 
 def mutated_tree(case: Case, folder: Path) -> Path:
-    """A copy of the operators' files with the mutation, compiled files included."""
-    for name in FOLDERS:
-        shutil.copytree(ROOT / name, folder / name)
+    """A copy of this tree with the mutation, compiled files included."""
+    tree = Path(shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*NOT_COPIED)))
     if case.mutant is not None:
-        (folder / case.path).write_text(mutated(case), encoding="utf-8")
+        (tree / case.path).write_text(mutated(case), encoding="utf-8")
         # Python takes two versions of one size and second for the same.
-        Path(cache_from_source(folder / case.path)).unlink(missing_ok=True)
-    return folder
+        Path(cache_from_source(tree / case.path)).unlink(missing_ok=True)
+    return tree
 
 
-def verify(case: Case, prepared: Prepared, tree: Path, settings: Settings) -> Result:
-    """What ``verify`` does for one variant, up to the first rejection. For a process of its own.
+def config_of(operator: str) -> str:
+    return next(path for path in SWEEPS if operator in load(ROOT / path).config.operators)
 
-    Replays of graphs at every edge case come last, as they take long and reject few mutants.
+
+def verify(case: Case, settings: Settings, stop: threading.Event) -> Result | None:
+    """``verify`` of one variant in a copy of the tree, up to the first rejection; None where it was stopped."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        folder = Path(name)
+        tree, record, output = mutated_tree(case, folder), folder / "run.jsonl", folder / "output"
+        command = [sys.executable, "bench.py", "verify", config_of(case.operator), "--only", case.id, "--out", name]
+        command += ["--device", settings.device, "--seed", str(settings.seed)]
+        command += ["--set", f"measure.timeout_s={settings.timeout_s:g}"]
+        with output.open("w") as file:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+            process = subprocess.Popen(command, cwd=tree, env=environment, start_new_session=True, **streams)
+        result = None
+        try:
+            while result is None and not stop.is_set():
+                code = process.poll()  # before its record is read: then that is complete
+                result = judged(_lines(record), settings.sweep)
+                if code is not None:
+                    result = result or _ended(code, _lines(record), output.read_text(errors="replace"))
+                elif result is None:
+                    time.sleep(POLL_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and its workers
+            process.wait()
+    return result and msgspec.structs.replace(result, seconds=time.monotonic() - began)
+
+
+def _lines(record: Path) -> list[CheckLine]:
+    """Those that have been written by now."""
+    return [] if not record.exists() or is_empty_record(record) else read_record(record).others
+
+
+def judged(lines: Sequence[CheckLine], sweep: bool) -> Result | None:
+    """What the first lines of ``verify`` say of a mutant; None where the next ones matter. sweep: whether points of the
+    sweep count.
     """
-    module = case.path.removesuffix(".py").replace("/", ".")
-    shared = case.mutant is None or module not in prepared.kept
-    use_tree(tree, prepared.kept if shared else ())
-
-    from spec_decode_bench.harness.config.load import Measure
-    from spec_decode_bench.harness.config.work_items import Checked, RandomBatches, Verify
-    from spec_decode_bench.harness.records.schema import Cell, Code
-    from spec_decode_bench.harness.session.evaluator import Evaluator
-    from spec_decode_bench.harness.session.messages import Job
-    from spec_decode_bench.harness.verify import random_batches
-    from spec_decode_bench.harness.verify.edge_cases import check_variant, far_rows, in_place
-
-    random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
-    evaluator = Evaluator(Job(settings.device, (), settings.seed, Measure(), timed=False), thorough=False)
-    catalog = evaluator.catalog
-    if catalog.broken:
-        file, problem = next(iter(catalog.broken.items()))
-        return Result(None, file, None, problem)
-    variant = catalog.find(case.operator, case.variant)
-    left_out = 0
-
-    def is_left_out(reason: Reason | None) -> bool:
-        return reason is not None and reason.code is Code.INTERPRETER_BUDGET
-
-    def rejected(part: Killer, findings: Iterable[Finding | Checked]) -> Result | None:
-        nonlocal left_out
-        for one in findings:
-            finding = one.finding if isinstance(one, Checked) else one
-            left_out += is_left_out(finding.reason)
-            if finding.status.is_bad:
-                killer = None if finding.error in COMPILE_ERRORS else part
-                return Result(killer, finding.name, finding.check or finding.error, seen(finding))
-        return None
-
-    if result := rejected("edge case", evaluator.verify(Verify(operator=case.operator, variant=case.variant))):
-        return result
-    plain = catalog.operators[case.operator]
-    if shared:
-        catalog.operators[case.operator] = prepared.answering()
-
-    def rejected_at(part: Killer, items: Iterable[Cells]) -> Result | None:
-        nonlocal left_out
-        for item in items:
-            alone = item.of([case.variant])
-            for cell in (event for event in evaluator.cells(alone) if isinstance(event, Cell)):
-                left_out += is_left_out(cell.reason)
-                if cell.finding is not None:
-                    found = cell.finding
-                    return Result(part, cell.point, found.check or found.error, seen(found))
-        return None
-
-    if result := rejected_at("array", prepared.array):
-        return result
-    random = RandomBatches(operator=case.operator, variant=case.variant, count=RANDOM_BATCHES)
-    if result := rejected("random", evaluator.random_batches(random)):
-        return result
-    of_cases = plain, variant, settings.device, settings.seed
-    if result := rejected("edge case", chain(in_place(*of_cases), far_rows(*of_cases))):
-        return result
-    if not settings.sweep:
-        return Result(None, left_out=left_out)
-    if result := rejected_at("sweep", prepared.sweep):
-        return result
-    thorough = check_variant(*of_cases) if settings.device == "cuda" else ()
-    return rejected("edge case", thorough) or Result(None, left_out=left_out)
+    for number, line in enumerate(lines):
+        part, found = KILLER_AT[line.place], line.found
+        if part == "sweep" and not sweep:
+            return Result(None, left_out=_left_out(lines[:number]))
+        if line.status.is_bad and found.error not in MEMORY_ERRORS:
+            died = found.check == "no_crash"
+            killer = None if found.error in COMPILE_ERRORS else "no_crash" if died else part
+            return Result(killer, line.name, found.check or found.error, seen(found))
+    return None
 
 
-def _case_process(
-    case: Case, prepared: Prepared, tree: Path, settings: Settings, output: Path, answer: Connection
-) -> None:
-    from spec_decode_bench.harness.session.fork_server import end_with_parent
-
-    end_with_parent()
-    with output.open("w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    answer.send(verify(case, prepared, tree, settings))
-    answer.close()
-    os._exit(0)  # without the clean-up of libraries that were loaded before the fork
+def _left_out(lines: Iterable[CheckLine]) -> int:
+    is_slow = lambda line: line.reason is not None and line.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
+    return sum(is_slow(line) or line.found.error in MEMORY_ERRORS for line in lines)
 
 
-@dataclass
-class _Running:
-    """A case in its process. folder: its copy of the files, and what it prints."""
-
-    number: int
-    process: Any
-    answer: Connection
-    folder: tempfile.TemporaryDirectory
-    began: float = field(default_factory=time.monotonic)
-
-    def result(self, timeout_s: float) -> Result | None:
-        """None while it runs."""
-        seconds = time.monotonic() - self.began
-        ended = not self.process.is_alive()
-        with suppress(EOFError, OSError):
-            if self.answer.poll():
-                return msgspec.structs.replace(self.answer.recv(), seconds=seconds)
-        if ended:
-            printed = Path(self.folder.name, "output").read_text(errors="replace").strip().splitlines() or ["no output"]
-            error = next(
-                (line for line in reversed(printed) if re.match(r"[\w.]*(Error|Exception)\b", line)), printed[-1]
-            )
-            message = f"exit code {self.process.exitcode}: {error}"
-            return Result("no_crash", "process", None, message, seconds)
-        if seconds > timeout_s:
-            return Result("no_crash", "process", None, f"no end within {timeout_s:g} s", seconds)
-        return None
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.answer.close()
-        self.folder.cleanup()
-
-
-def _operator_process(
-    name: str, cases: Mapping[int, Case], settings: Settings, slots: Any, results: Connection
-) -> None:
-    """Sends (number of the case, Result) for each. slots: semaphore of as many processes as may work at a time."""
-    from spec_decode_bench.harness.session.fork_server import end_with_parent
-
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
-    interpreter.choose(settings.device)
-    with slots:
-        prepared = prepare(name, settings.seed)
-    context = multiprocessing.get_context("fork")
-    waiting, running = list(cases), []
-    while waiting or running:
-        if waiting and slots.acquire(timeout=0.02):
-            number = waiting.pop(0)
-            folder = tempfile.TemporaryDirectory(prefix="mutant-")
-            answer, theirs = context.Pipe(duplex=False)
-            tree, output = mutated_tree(cases[number], Path(folder.name)), Path(folder.name, "output")
-            of_case = (cases[number], prepared, tree, settings, output, theirs)
-            process = context.Process(target=_case_process, args=of_case)
-            process.start()
-            theirs.close()
-            running.append(_Running(number, process, answer, folder))
-        elif running:
-            wait([one.answer for one in running], timeout=0.02)
-        for one in list(running):
-            if (result := one.result(settings.timeout_s)) is not None:
-                one.close()
-                running.remove(one)
-                slots.release()
-                results.send((one.number, result))
+def _ended(code: int, lines: Sequence[CheckLine], printed: str) -> Result:
+    """Of a ``verify`` that rejected nothing and ended with this exit code."""
+    if code == OK or any(line.status.is_bad for line in lines):
+        return Result(None, left_out=_left_out(lines))
+    last = (printed.strip().splitlines() or ["no output"])[-1]
+    return Result(None if code == USAGE else "no_crash", "process", None, f"exit code {code}: {last}")
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
 def run_all(cases: Sequence[Case], jobs: int, settings: Settings) -> Iterator[tuple[int, Result]]:
-    """(number of the case, result) of each, as it becomes known. Raises TableError where none can be had."""
-    context = multiprocessing.get_context("spawn")
-    slots, processes, names = context.Semaphore(jobs), [], {}
-    left = dict(sorted(enumerate(cases), key=lambda one: _order(one[1])))
-    try:
-        for name in dict.fromkeys(case.operator for case in cases):
-            mine = {number: case for number, case in left.items() if case.operator == name}
-            ours, theirs = context.Pipe(duplex=False)
-            processes.append(context.Process(target=_operator_process, args=(name, mine, settings, slots, theirs)))
-            processes[-1].start()
-            theirs.close()
-            names[ours] = name
-        while names:
-            for connection in wait(names):
-                try:
-                    number, result = connection.recv()
-                except EOFError:
-                    name = names.pop(connection)
-                    if any(case.operator == name for case in left.values()):
-                        raise TableError(f"the process of {name} ended early; its error stands above") from None
-                    continue
-                del left[number]
-                yield number, result
-    finally:
-        for process in processes:
-            process.kill()  # which ends its mutants, too
-            process.join()
+    """(number of the case, result) of each, as it becomes known."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(jobs) as threads:
+        try:
+            ordered = sorted(enumerate(cases), key=lambda one: _order(one[1]))
+            numbers = {threads.submit(verify, case, settings, stop): number for number, case in ordered}
+            for future in as_completed(numbers):
+                yield numbers[future], future.result()
+        finally:
+            stop.set()
+            threads.shutdown(cancel_futures=True)
 
 
 def _order(case: Case) -> int:
@@ -612,9 +399,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("patterns", nargs="*", metavar="OPERATOR", help="globs over operator or operator/variant")
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (default 1)")
-    parser.add_argument(
-        "--no-sweep", action="store_true", help="leave out the sweep's points and replays at every edge case"
-    )
+    parser.add_argument("--no-sweep", action="store_true", help="leave out the sweep's points")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of all inputs (default {SEED})")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write every result")

@@ -35,6 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-array", action="store_true", help="leave out the covering array")
     alone.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
+    flags.add_out(parser, "write a record there, a line for each variant and place (default: none)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
         from spec_decode_bench.cli.one_point import parse_key, verify_point
         from spec_decode_bench.cli.verification import defects_of, verify_all, verify_consumers, verify_defects
+        from spec_decode_bench.cli.verify_record import record
         from spec_decode_bench.harness.command.planning import (
             cuda_sources,
             load_config,
@@ -64,21 +66,27 @@ def run(options: argparse.Namespace) -> int:
             )
         if options.only or options.set:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
+    if options.consumers and options.out is not None:
+        raise ConfigError("--consumers writes no record; leave out --out")
     source = load_config(options, options.config) if options.config is not None else None
     measure = source.config.measure if source else Measure(seed=options.seed)
     device, catalog = prepare(options, measure.timeout_s)
     items = plan_cells(options, source, catalog) if source else []
     print_broken(catalog)
     console, job = make_console(), make_job(options, measure, device, timed=False)
-    if options.defects:
-        operators = {item.operator for item in items} or set(catalog.operators)
-        return verify_defects(console, job, catalog, defects_of(catalog, operators))
     if options.consumers:
         return verify_consumers(console, job, catalog, items)
     if options.point is not None:
-        return verify_point(console, job, catalog, parse_key(options.point, catalog, items))
-    job = replace(job, compiled=cuda_sources(items, catalog))
-    command = point_command(options, source)
+        item = parse_key(options.point, catalog, items)
+        with record(options.out, job, catalog, source, items, [catalog.find(item.operator, item.variants[0])]) as lines:
+            return verify_point(console, job, catalog, lines, item)
+    operators = {item.operator for item in items} or set(catalog.operators)
     # Who names variants asks about these alone.
-    defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
-    return verify_all(console, job, catalog, items, defects, not options.no_array, options.random, command)
+    defects = [] if options.only and not options.defects else defects_of(catalog, operators)
+    if options.defects:
+        with record(options.out, job, catalog, source, items, defects) as lines:
+            return verify_defects(console, job, catalog, lines, defects)
+    job = replace(job, compiled=cuda_sources(items, catalog))
+    arrays, command = not options.no_array, point_command(options, source)
+    with record(options.out, job, catalog, source, items, [*catalog.variants_of(items), *defects]) as lines:
+        return verify_all(console, job, catalog, lines, items, defects, arrays, options.random, command)

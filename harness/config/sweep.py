@@ -25,7 +25,6 @@ def cells(
     point: Point,
     variants: Sequence[Variant],
     baseline: str | None = None,
-    in_array: bool = False,
 ) -> Cells:
     """The unit of work of some variants at a point. baseline: where it is not the operator's own."""
     return Cells(
@@ -37,7 +36,6 @@ def cells(
         phase=operator.phase,
         slow=tuple(variant.name for variant in variants if variant.is_slow_to_verify),
         known_failures={variant.name: dict(variant.known_failures) for variant in variants if variant.known_failures},
-        in_array=in_array,
     )
 
 

@@ -69,7 +69,6 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     point:       label of the axes. baseline: the variant that ratios refer to.
     slow:        variants whose verification takes seconds.
     known_failures:      variant -> its known failures.
-    in_array: whether it is a point of the covering array: every variant is launched once, and none is timed.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
     proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
                  hash of (harness/session/proofs.py). audits: likewise, variants that were audited at this point.
@@ -84,7 +83,6 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     phase: Literal["decode", "prefill"] = "decode"
     slow: tuple[str, ...] = ()
     known_failures: dict[str, dict[str, str]] = {}
-    in_array: bool = False
     budget_s: float | None = None
     proven: dict[str, Proof] = {}
     audits: dict[str, Audit] = {}
@@ -100,10 +98,6 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
 
     def key(self, variant: str) -> str:
         return cell_key(self.operator, variant, self.point)
-
-    @property
-    def place(self) -> Place:
-        return Place.ARRAY_POINT if self.in_array else Place.POINT
 
     def run(self, evaluator: Evaluator) -> Iterator[Any]:
         return evaluator.cells(self)
@@ -143,8 +137,98 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
 
     def failed(self, variant: str, **fields: Any) -> Cell:
         """The cell of a variant that is wrong at this point. fields: of Finding; a death has no status."""
-        finding = Finding(**{"status": Status.FAILED, "place": self.place, "name": self.point} | fields)
+        finding = Finding(**{"status": Status.FAILED, "place": Place.POINT, "name": self.point} | fields)
         return self.cell(variant, finding.status, finding=finding)
+
+
+class _Where(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="at", omit_defaults=True):
+    """What a Check runs its variants on. label: for the line of progress."""
+
+    label: str = ""
+
+    @property
+    def of_death(self) -> dict[str, Any]:
+        """Fields of the Finding of a variant that ended its process there. A death is a rejection."""
+        return {"status": Status.MISMATCH, "place": Place.EDGE_CASE, "name": ""}
+
+
+class EdgeCases(_Where):
+    """All edge cases and sequences of the operator but those at which the variant has a known failure."""
+
+
+class Named(_Where):
+    """One edge case or sequence, in all buffers.
+
+    known_failure: in these ``buffers`` alone, although the variant is known to fail there, and judged as such.
+    """
+
+    name: str
+    buffers: Buffers | None = None
+    known_failure: bool = False
+
+    @property
+    def of_death(self) -> dict[str, Any]:
+        status = Status.KNOWN_FAILURE if self.known_failure else Status.MISMATCH
+        return {"status": status, "place": Place.EDGE_CASE, "name": self.name, "buffers": self.buffers}
+
+
+class AsEdgeCase(_Where):
+    """Any point, checked as thoroughly as an edge case, and as a random batch of the job's seed."""
+
+    axes: dict[str, Any]
+
+
+class AtPoint(_Where):
+    """A point of the covering array, for one launch, or of a sweep. label: of the point."""
+
+    axes: dict[str, Any]
+    in_array: bool = False
+
+    @property
+    def place(self) -> Place:
+        return Place.ARRAY_POINT if self.in_array else Place.POINT
+
+    @property
+    def of_death(self) -> dict[str, Any]:
+        return {"status": Status.FAILED, "place": self.place, "name": self.label}
+
+
+class RandomBatches(_Where, kw_only=True):
+    """``count`` random batches."""
+
+    count: int
+    label: str = "random batches"
+
+    @property
+    def of_death(self) -> dict[str, Any]:
+        return {"status": Status.MISMATCH, "place": Place.RANDOM_BATCH, "name": ""}
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+    """Verify variants of an operator, healthy or defective, one after the other. Nothing is timed."""
+
+    operator: str
+    variants: tuple[str, ...]
+    where: EdgeCases | Named | AsEdgeCase | AtPoint | RandomBatches = EdgeCases()
+
+    @property
+    def label(self) -> str:
+        return self.where.label
+
+    def id_of(self, variant: str) -> str:
+        return f"{self.operator}/{variant}"
+
+    def of(self, variants: Collection[str]) -> Check:
+        return structs.replace(self, variants=tuple(name for name in self.variants if name in variants))
+
+    def run(self, evaluator: Evaluator) -> Iterator[Any]:
+        return evaluator.check(self)
+
+    def found(self, variant: str, finding: Finding) -> Checked:
+        return Checked(operator=self.operator, variant=variant, finding=finding)
+
+    def failed(self, variant: str, **fields: Any) -> Checked:
+        return self.found(variant, Finding(**self.where.of_death | fields))
 
 
 class OfVariant(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
@@ -172,48 +256,8 @@ class OfVariant(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="
         return self
 
 
-class Verify(OfVariant):
-    """One variant, healthy or defective, at its operator's edge cases and in its sequences.
-
-    name:    of the only edge case or sequence, with ``buffers``; None for all.
-    axes:    of a point to verify instead.
-    known_failure: verify exactly there although the variant is known to fail, and judge it as such.
-    """
-
-    name: str | None = None
-    buffers: Buffers | None = None
-    axes: dict[str, Any] | None = None
-    known_failure: bool = False
-
-    def run(self, evaluator: Evaluator) -> Iterator[Any]:
-        return evaluator.verify(self)
-
-    def failed(self, variant: str, **fields: Any) -> Checked:
-        """A death is a rejection here, unless the variant is known to fail there."""
-        status = Status.KNOWN_FAILURE if self.known_failure else Status.MISMATCH
-        place = {"status": status, "place": Place.EDGE_CASE, "name": self.name or "", "buffers": self.buffers}
-        return Checked(operator=self.operator, variant=variant, finding=Finding(**place | fields))
-
-
-class RandomBatches(OfVariant):
-    """One variant on ``count`` random batches."""
-
-    count: int
-
-    @property
-    def label(self) -> str:
-        return "random batches"
-
-    def run(self, evaluator: Evaluator) -> Iterator[Any]:
-        return evaluator.random_batches(self)
-
-    def failed(self, variant: str, **fields: Any) -> Checked:
-        finding = Finding(**{"status": Status.MISMATCH, "place": Place.RANDOM_BATCH, "name": ""} | fields)
-        return Checked(operator=self.operator, variant=variant, finding=finding)
-
-
 class Checked(OfVariant):
-    """One finding of a Verify or RandomBatches item."""
+    """One finding of a Check, of which a variant may have any number."""
 
     finding: Finding
 
@@ -223,7 +267,7 @@ AnyItem = TypeVar("AnyItem", bound=Planned)
 
 def item_kinds() -> tuple[type, ...]:
     """Of WorkItem, all that there are."""
-    return (Cells, Verify, RandomBatches, *(section.item for section in registry.SECTIONS.values()))
+    return (Cells, Check, *(section.item for section in registry.SECTIONS.values()))
 
 
 def keys_of(items: Collection[Planned]) -> list[str]:

@@ -17,8 +17,9 @@ import msgspec
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.records.schema import (
-    SCHEMA_VERSION,
+    READABLE_SCHEMAS,
     Cell,
+    CheckLine,
     Header,
     Outcome,
     RecordError,
@@ -42,9 +43,10 @@ class Writer:
 
     resume: the file exists; an incomplete last line is removed first. Otherwise the file must be new; one without a
             complete first line counts as new.
+    resumable: whether the message about one that is there tells how to complete it.
     """
 
-    def __init__(self, path: Path, resume: bool = False) -> None:
+    def __init__(self, path: Path, resume: bool = False, resumable: bool = True) -> None:
         self.path = path
         elsewhere = "" if resume else "; choose another folder with --out"
         self._made_folder = not path.parent.exists()
@@ -58,10 +60,8 @@ class Writer:
                 elif is_empty_record(path):
                     os.truncate(path, 0)
                 else:
-                    raise RecordError(
-                        f"{path} already exists, and records are never overwritten{elsewhere}, "
-                        f"or complete it with --resume {shlex.quote(str(path.parent))}"
-                    )
+                    complete = f", or complete it with --resume {shlex.quote(str(path.parent))}" if resumable else ""
+                    raise RecordError(f"{path} already exists, and records are never overwritten{elsewhere}{complete}")
             except BaseException:
                 self._file.close()
                 raise
@@ -159,6 +159,14 @@ def record_path(path: str) -> Path:
 
 
 def read_run(path: str | Path) -> Run:
+    """As ``read_record``. Raises RecordError for a record of a verification, too."""
+    run = read_record(path)
+    if any(isinstance(line, CheckLine) for line in run.others):
+        raise RecordError(f"{path} is a record of verify, which has no times")
+    return run
+
+
+def read_record(path: str | Path) -> Run:
     """Read one run file. An incomplete last line (of a killed run) is dropped and noted in ``truncated``.
 
     Texts are printable in what is returned. Raises RecordError with path and line number.
@@ -194,7 +202,7 @@ def read_run(path: str | Path) -> Run:
 
 
 def _line_kinds() -> tuple[type, ...]:
-    return (Header, Segment, Cell, *(section.line for section in registry.SECTIONS.values()))
+    return (Header, Segment, Cell, CheckLine, *(section.line for section in registry.SECTIONS.values()))
 
 
 @cache
@@ -262,8 +270,8 @@ def _check_schema(path: str | Path, line: bytes) -> None:
         header = msgspec.json.decode(line)
     except UNREADABLE:
         return
-    if isinstance(header, dict) and header.get("line") == "header" and header.get("schema") != SCHEMA_VERSION:
+    if isinstance(header, dict) and header.get("line") == "header" and header.get("schema") not in READABLE_SCHEMAS:
         raise RecordError(
-            f"{path}: schema {header.get('schema')!r}, this suite reads {SCHEMA_VERSION}; record the run again, or "
-            "read it with the version that wrote it"
+            f"{path}: schema {header.get('schema')!r}, this suite reads {' and '.join(map(str, READABLE_SCHEMAS))}; "
+            "record the run again, or read it with the version that wrote it"
         )

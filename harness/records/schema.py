@@ -1,4 +1,5 @@
-"""The schema of a record, a JSONL file: one header line, then one line per cell. docs/records.md describes the fields.
+"""The schema of a record, a JSONL file: a header line, then one line per cell, or per place that ``verify`` checked.
+docs/records.md describes the fields.
 
 Only raw samples are stored. Medians, slopes, intervals and ratios are derived on reading (harness/analysis), so that a
 better statistic can be applied to old runs. harness/records/file.py writes and reads the file.
@@ -9,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from spec_decode_bench.harness.contract import in_buffers
 from spec_decode_bench.harness.errors import UsageError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+#: What is read. 4 added the lines of a verification.
+READABLE_SCHEMAS = (3, SCHEMA_VERSION)
 
 #: Microseconds.
 Us = float
@@ -389,8 +393,8 @@ def audited(metrics: Metrics | None) -> dict[str, int | dict[str, int] | None]:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", omit_defaults=True):
-    """A line that says how something ended: a Cell, or a kind that a room registers. All have the fields ``status``,
-    ``finding``, ``reason``, ``process`` and ``seconds`` as a Cell has them, and:
+    """A line that says how something ended: a Cell, a CheckLine, or a kind that a room registers. All have the fields
+    ``status``, ``finding``, ``reason``, ``process`` and ``seconds`` as a Cell has them, and:
 
     variant:     what its work item calls it. variant_ids: the variants in it, "operator/variant".
     key:         its name in NVTX ranges, and what --resume goes by.
@@ -463,12 +467,72 @@ class Cell(Outcome, frozen=True, kw_only=True, tag="cell", tag_field="line", omi
         return self.metrics is not None and self.metrics.rounds > 0
 
 
+class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line", omit_defaults=True):
+    """What ``verify`` found about one variant at one place.
+
+    place, name, buffers, seed: where, as in Finding; seed: of a random batch.
+    finding:       what is wrong, or what a known failure looks like; that of an earlier place where the variant was not
+                   run here because of it.
+    reason:        why it was skipped or is unavailable; at a point of the sweep that it passed, a remark.
+    passed_checks: as in Finding; of a variant that passed.
+    seconds:       "verify" -> how long it took.
+    """
+
+    operator: str
+    variant: str
+    place: Place
+    name: str
+    status: Status
+    buffers: Literal["unaligned", "far", "in_place"] | None = None
+    seed: int | None = None
+    finding: Finding | None = None
+    reason: Reason | None = None
+    passed_checks: tuple[str, ...] = ()
+    process: int = 0
+    seconds: dict[str, float] = {}
+    proofs: ClassVar[dict[str, Proof]] = {}
+
+    @classmethod
+    def of(
+        cls, operator: str, variant: str, found: Finding, seconds: float, place: Place | None = None, name: str = ""
+    ) -> CheckLine:
+        """found: whether it passed or not. place, name: where it was to run, if not there."""
+        fields = {field: getattr(found, field) for field in _OF_FINDING}
+        if found.status.is_bad or found.message is not None:
+            fields |= {"finding": found, "passed_checks": ()}
+        if place is not None:
+            fields |= {"place": place, "name": name, "buffers": None, "seed": None}
+        return cls(operator=operator, variant=variant, seconds=rounded({"verify": seconds}), **fields)
+
+    @property
+    def found(self) -> Finding:
+        """The finding, also of a variant that passed or was skipped."""
+        return self.finding or Finding(**{name: getattr(self, name) for name in _OF_FINDING})
+
+    @property
+    def key(self) -> str:
+        return cell_key(self.operator, self.variant, in_buffers(self.name, self.buffers))
+
+    @property
+    def variant_id(self) -> str:
+        return f"{self.operator}/{self.variant}"
+
+    @property
+    def variant_ids(self) -> tuple[str, ...]:
+        return (self.variant_id,)
+
+
+#: Fields that a CheckLine shares with its Finding.
+_OF_FINDING = ("place", "name", "status", "buffers", "seed", "reason", "passed_checks")
+
+
 class Run(msgspec.Struct, frozen=True, dict=True):
     """A record as read.
 
     truncated: whether the last line was incomplete, because the run was killed, and was dropped.
     segments:  its processes but the first, which the header describes.
-    others:    lines of the kinds that rooms register, in a run that measured them; such a run has no cells.
+    others:    lines of a verification, or of the kinds that rooms register, in a run that measured them; such a run
+               has no cells.
     unknown:   lines of other kinds, which are kept.
     """
 

@@ -1,18 +1,17 @@
 """The worker's side of a run: it owns the device, checks variants, and times those that pass.
 
 Results leave as events, each as soon as it is known: ``Heartbeat`` before a variant gets control, ``Cell`` when its
-outcome at the point is settled. ``cells`` checks the variants of a point one after the other (``_check``: does it
-apply, its edge cases once per process, then this point), and has those that passed timed together
-(harness/session/measure.py).
+outcome at the point is settled, ``Checked`` for what is verified alone. ``check`` verifies variants somewhere
+(``_steps``). ``cells`` verifies the variants of a point one after the other (``_at_point``: does it apply, its edge
+cases once per process, then this point), and has those that passed timed together (harness/session/measure.py).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +22,16 @@ from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.compile_time import compile_time
-from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify
+from spec_decode_bench.harness.config.work_items import (
+    AsEdgeCase,
+    AtPoint,
+    Cells,
+    Check,
+    Checked,
+    EdgeCases,
+    Named,
+    RandomBatches,
+)
 from spec_decode_bench.harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
 from spec_decode_bench.harness.discover import discover, unavailable
@@ -81,48 +89,75 @@ SHARES = 8
 class _VariantState:
     """What this process knows about one variant.
 
-    bad_import:       what the import of its file changed in the process; then it is never run.
-    findings:         at all edge cases and sequences; None until every one of them has run.
-    edge_cases_done: whether enough of them have run for the points of a sweep.
-    rejection:        from the first edge case or sequence that it does not pass.
-    interpreted:      whether Triton's interpreter ran it at a point.
-    slow_s:           seconds that interpreting and compiling took, by SWEEP, ARRAY and RANDOM.
+    bad_import:  what the import of its file changed in the process; then it is never run.
+    edge_cases:  findings at edge cases and sequences, of all or up to the first that is bad; None until they have run.
+    complete:    whether of all.
+    interpreted: whether Triton's interpreter ran it at a point.
+    slow_s:      seconds that interpreting and compiling took, by SWEEP, ARRAY and RANDOM.
     """
 
     bad_import: Finding | None = None
-    findings: list[Finding] | None = None
-    edge_cases_done: bool = False
-    rejection: Finding | None = None
+    edge_cases: list[Finding] | None = None
+    complete: bool = False
     interpreted: bool = False
     slow_s: Counter[str] = field(default_factory=Counter)
+
+    def rejection(self, variant: Variant) -> Finding | None:
+        """From the first edge case or sequence that it does not pass."""
+        if self.edge_cases is None:
+            return None
+        if (bad := next((finding for finding in self.edge_cases if finding.status.is_bad), None)) is not None:
+            return bad
+        if not is_unverified(self.edge_cases):
+            return None
+        left_out_by = "skip= and known_failures= leave" if variant.known_failures else "skip= leaves"
+        message = f"unverified: its {left_out_by} out every edge case"
+        return Finding(status=Status.FAILED, place=Place.EDGE_CASE, name="", message=message)
 
 
 @dataclass
 class _At:
-    """One point while its variants are checked.
+    """One point while variants are checked there.
 
-    redundant: why the operator leaves this point out.
-    fixture:   inputs and outputs, made when the first variant needs them.
-    verified:  the variants that passed and are to be timed, each with its launch here.
-    seconds:   variant -> what it took to check it, by activity.
+    kind:     SWEEP or ARRAY, where every variant is launched once and none is timed.
+    planned:  whether the operator may leave it out.
+    proven:   variants whose edge cases an earlier run verified, on a machine like this.
+    fixture:  inputs and outputs, made when the first variant needs them.
+    verified: the variants that passed and are to be timed, each with its launch here.
+    seconds:  variant -> what it took to check it, by activity.
     """
 
-    item: Cells
     operator: Operator
     point: Point
-    redundant: Reason | None
+    kind: str
+    proven: Collection[str] = ()
+    planned: bool = True
     fixture: Fixture | None = None
     verified: list[tuple[Variant, Callable[[], Any]]] = field(default_factory=list)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    @property
-    def kind(self) -> str:
-        return ARRAY if self.item.in_array else SWEEP
+    @cached_property
+    def redundant(self) -> Reason | None:
+        """Why the operator leaves this point out. Raises what its own code raises."""
+        return reason_to_skip(self.operator, self.point) if self.planned else None
 
     @cached_property
     def values(self) -> dict[str, int | float | str]:
         """Of the axes, for NVTX."""
         return self.operator.values(self.point)
+
+    @property
+    def shared(self) -> tuple[str, Point, str]:
+        """What variants that share its inputs have in common."""
+        return self.operator.name, self.point, self.kind
+
+    @cached_property
+    def label(self) -> str:
+        return self.operator.label(self.point)
+
+    def finding(self, status: Status = Status.FAILED, **fields: Any) -> Finding:
+        place = Place.ARRAY_POINT if self.kind == ARRAY else Place.POINT
+        return Finding(**{"status": status, "place": place, "name": self.label} | fields)
 
 
 class _NoInputs(Exception):
@@ -171,6 +206,8 @@ class Evaluator:
         self._machine: str | None = None
         #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
+        #: Where a Check was last, whose inputs its variants share.
+        self._last: _At | None = None
         self._compiled: dict[str, dict[str, str]] = {}
         #: Seconds of verification before the calibration.
         self._verified_s: Counter[str] = Counter()
@@ -226,18 +263,15 @@ class Evaluator:
         """All variants of an item: check each, then time those that passed. Raises ContextLost; the session asks
         another process for the variants whose cells it did not get.
         """
-        operator, point = self.catalog.operators[item.operator], Point(item.axes)
-        try:
-            at = _At(item, operator, point, reason_to_skip(operator, point))
-        except Exception as error:  # the operator's own code
-            failure = wrong(error) | {"message": f"the operator's redundant= raised {first_line(error)}"}
-            yield from (item.failed(name, **failure) for name in item.variants)
-            return
+        at = _At(self.catalog.operators[item.operator], Point(item.axes), SWEEP, self._proven(item))
         for name in item.variants:
             yield Heartbeat(name, "verify")
             began, compiled_s = time.perf_counter(), self.compiled_s
-            for event in self._check(at, self.catalog.find(item.operator, name)):
-                yield self._described(item, event, self.spent(began, compiled_s))
+            for event in self._at_point(at, self.catalog.find(item.operator, name)):
+                if not isinstance(event, Finding):
+                    yield event
+                    continue
+                yield self._described(item, self._cell(item, at, name, event), self.spent(began, compiled_s))
             at.seconds[name] = self.spent(began, compiled_s)
         if at.verified:
             idle_s = time.perf_counter() - self._idle_since
@@ -249,6 +283,13 @@ class Evaluator:
                 share_s = (time.perf_counter() - began) / len(at.verified)
                 yield self._described(item, event, at.seconds[event.variant] | {"time": share_s})
             self._idle_since = time.perf_counter()
+
+    def _cell(self, item: Cells, at: _At, name: str, finding: Finding) -> Cell:
+        """Of a variant that is not timed."""
+        passed = finding.status is Status.PASSED
+        metrics = Metrics(bytes_moved=at.fixture.bytes_moved) if passed else None
+        bad = finding if finding.status.is_bad else None
+        return item.cell(name, finding.status, finding=bad, reason=finding.reason, metrics=metrics)
 
     def spent(self, began: float, compiled_s: float) -> dict[str, float]:
         """Seconds of verification by activity. began, compiled_s: perf_counter and seconds of compilation before it."""
@@ -267,95 +308,95 @@ class Evaluator:
         proof = self.proof_of(item, event.variant) if event.status is Status.PASSED else None
         return structs.replace(event, proof=proof, seconds=rounded(seconds))
 
-    def _check(self, at: _At, variant: Variant) -> Iterator[Heartbeat | Cell]:
-        """Yields the variant's cell, or puts its launch into ``at.verified``."""
-        item, name, state = at.item, variant.name, self._states[variant.id]
+    def _at_point(self, at: _At, variant: Variant) -> Iterator[Heartbeat | Finding]:
+        """What a variant is checked for at a point, top to bottom; the first finding ends it. Without one it passed, is
+        to be timed, and its launch is in ``at.verified``. Raises ContextLost.
+        """
+        state, launch = self._states[variant.id], None
+        finding = self._not_run(at, variant)
+        if finding is None and state.edge_cases is None and variant.name not in at.proven:
+            yield from self._until_rejected(variant)
+        finding = finding or state.rejection(variant)
+        if finding is None and (reason := self._out_of_time(variant, at.kind)):
+            finding = at.finding(Status.SKIPPED, reason=reason)
+        if finding is None:
+            try:
+                launch = self._launched(at, variant)
+            except LeftOut as left_out:
+                finding = at.finding(Status.SKIPPED, reason=left_out.reason)
+            except _NoInputs as error:
+                finding = at.finding(error=type(error.__cause__).__name__, message=str(error))
+            except Exception as error:  # a variant may raise anything
+                finding = at.finding(**wrong(error))
+        if finding is None and self.job.timed and not state.interpreted and at.kind == SWEEP:
+            at.verified.append((variant, launch))
+            return
+        interpreted = Reason(code=Code.INTERPRETED) if state.interpreted and at.kind == SWEEP else None
+        finding = finding or at.finding(Status.PASSED, reason=interpreted)
+        yield finding
+        if finding.status.is_bad:
+            check_context(self.job.device)
 
-        if reason := unavailable(variant, self.job.device):
-            yield item.cell(name, Status.UNAVAILABLE, reason=reason)
-            return
+    def _not_run(self, at: _At, variant: Variant) -> Finding | None:
+        """Why a variant does not run at a point at all."""
+        whose = "the operator's redundant="
         try:
-            reason = at.redundant or reason_to_skip(variant, at.point)
-        except Exception as error:  # a variant may raise anything
-            yield item.failed(name, **wrong(error) | {"message": f"its skip= raised {first_line(error)}"})
-            return
-        if reason:
-            yield item.cell(name, Status.SKIPPED, reason=reason)
-            return
-
-        if not (state.edge_cases_done or self.proof_of(item, name)):
-            yield from self._check_edge_cases(variant)
-        if state.rejection is not None:
-            yield item.cell(name, state.rejection.status, finding=state.rejection)
-            check_context(self.job.device)
-            return
-        if reason := self._out_of_time(variant, at.kind):
-            yield item.cell(name, Status.SKIPPED, reason=reason)
-            return
-        try:
-            launch = self._check_point(at, variant)
-        except LeftOut as left_out:
-            yield item.cell(name, Status.SKIPPED, reason=left_out.reason)
-        except _NoInputs as error:
-            yield item.failed(name, error=type(error.__cause__).__name__, message=str(error))
-            check_context(self.job.device)
-        except Exception as error:  # a variant may raise anything
-            yield item.failed(name, **wrong(error))
-            check_context(self.job.device)
-        else:
-            if self.job.timed and not state.interpreted and not item.in_array:
-                at.verified.append((variant, launch))
-            else:
-                remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
-                metrics = None if item.in_array else Metrics(bytes_moved=at.fixture.bytes_moved)
-                yield item.cell(name, Status.PASSED, reason=remark, metrics=metrics)
+            redundant = at.redundant
+            if reason := unavailable(variant, self.job.device):
+                return at.finding(Status.UNAVAILABLE, reason=reason)
+            whose = "its skip="
+            if reason := redundant or reason_to_skip(variant, at.point):
+                return at.finding(Status.SKIPPED, reason=reason)
+        except Exception as error:  # the operator's own code; a variant may raise anything
+            return at.finding(**wrong(error) | {"message": f"{whose} raised {first_line(error)}"})
+        return None
 
     def proof_of(self, item: Cells, name: str) -> Proof | None:
-        """What stands for the edge cases of a variant here: one of another machine does not."""
-        state = self._states[item.id_of(name)]
-        return item.proven.get(name) if item.machine == self._machine and not state.edge_cases_done else None
+        """What stands for the edge cases of a variant here."""
+        return item.proven[name] if name in self._proven(item) else None
 
-    def _check_edge_cases(self, variant: Variant) -> Iterator[Heartbeat]:
-        """Up to the first edge case or sequence that the variant does not pass."""
+    def _proven(self, item: Cells) -> list[str]:
+        """The variants whose edge cases a proof stands for: not one of another machine, or beside their findings."""
+        if item.machine != self._machine:
+            return []
+        return [name for name in item.proven if self._states[item.id_of(name)].edge_cases is None]
+
+    def _until_rejected(self, variant: Variant) -> Iterator[Heartbeat]:
+        """Run edge cases and sequences up to the first that the variant does not pass."""
         state = self._states[variant.id]
-        state.edge_cases_done = True
-        findings: list[Finding] = []
-        for finding in self._findings(variant):
+        state.edge_cases = []
+        for finding in self._edge_cases(variant):
             yield Heartbeat(variant.name, "verify")
-            findings.append(finding)
+            state.edge_cases.append(finding)
             if finding.status.is_bad:
-                state.rejection = finding
                 return
-        if is_unverified(findings):
-            left_out_by = "skip= and known_failures= leave" if variant.known_failures else "skip= leaves"
-            message = f"unverified: its {left_out_by} out every edge case"
-            state.rejection = Finding(status=Status.FAILED, place=Place.EDGE_CASE, name="", message=message)
+        state.complete = True
 
-    def _check_point(self, at: _At, variant: Variant) -> Callable[[], Any]:
+    def _launched(self, at: _At, variant: Variant) -> Callable[[], Any]:
         """The variant's launch, set up on the fixture of the point and verified there. Raises LeftOut, _NoInputs, and
         whatever the variant does.
         """
-        item, state = at.item, self._states[variant.id]
+        in_array = at.kind == ARRAY
         if at.fixture is None and (reason := too_large(at.operator, at.point, self.job.device)):
             raise LeftOut(reason)
-        with nvtx_range(item.key(variant.name), "verify", at.values):
+        with nvtx_range(cell_key(at.operator.name, variant.name, at.label), "verify", at.values):
             try:
                 at.fixture = at.fixture or Fixture(
                     at.operator,
                     at.point,
                     self.job.device,
                     self.job.seed,
-                    batches=2 if item.in_array else 3,
-                    placement=0 if self.timer and at.kind == SWEEP else None,
+                    batches=2 if in_array else 3,
+                    placement=0 if self.timer and not in_array else None,
                 )
-                if not item.in_array:
+                if not in_array:
                     _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except Exception as error:  # the operator's own code, or memory
                 raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
-            if item.in_array and is_beyond(variant, at.fixture):
+            if in_array and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
-                once = state.interpreted or item.in_array or self.proof_of(item, variant.name) is not None
+                once = self._states[variant.id].interpreted or in_array or variant.name in at.proven
                 return verify_cell(at.fixture, variant, once=once)
 
     @contextmanager
@@ -391,33 +432,83 @@ class Evaluator:
 
     # --- for rooms ---------------------------------------------------------------------------------------------------
 
-    def check_at(self, item: Cells, point: Point, variant: Variant) -> Iterator[Heartbeat | Cell]:
-        """Check a variant at its edge cases and at an item's point. Yields its cell only if it must not be timed."""
-        return self._check(_At(item, self.catalog.operators[item.operator], point, redundant=None), variant)
+    def check_at(self, item: Cells, point: Point, variant: Variant) -> Iterator[Heartbeat | Finding]:
+        """Check a variant at its edge cases and at an item's point. Yields a finding only if it must not be timed."""
+        operator = self.catalog.operators[item.operator]
+        return self._at_point(_At(operator, point, SWEEP, self._proven(item), planned=False), variant)
 
     def ramp(self, seconds: float) -> None:
         """Bring the clock of a GPU up."""
         if self.timer is not None:
             self.timer.ramp(seconds)
 
-    # --- edge cases, sequences, random batches -----------------------------------------------------------------------
+    # --- verification alone -------------------------------------------------------------------------------------------
 
-    def verify(self, item: Verify) -> Iterator[Checked]:
-        """Findings of one variant, healthy or defective, at its edge cases and in its sequences, or at one of them.
-        Raises ContextLost.
-        """
-        variant = self.catalog.find(item.operator, item.variant)
-        if self.job.timed:
-            return self._verified_first(item, variant)
-        if item.known_failure:
-            findings = [self._at_known_failure(variant, item)]
-        elif item.axes is not None or item.name is not None:
-            findings = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
-            if item.axes is not None:
-                findings = itertools.chain(findings, self._as_random_batch(variant, Point(item.axes)))
+    def check(self, item: Check) -> Iterator[Heartbeat | Checked]:
+        """Findings of variants, healthy or defective. Raises ContextLost."""
+        for name in item.variants:
+            variant = self.catalog.find(item.operator, name)
+            for event in self._steps(item, variant):
+                yield item.found(name, event) if isinstance(event, Finding) else event
+
+    def _steps(self, item: Check, variant: Variant) -> Iterator[Heartbeat | Finding]:
+        """What a variant is checked for somewhere."""
+        operator, where = self.catalog.operators[item.operator], item.where
+        match where:
+            case EdgeCases() if self.job.timed:
+                yield from self._verified_first(variant)
+            case EdgeCases():
+                yield from self._all_edge_cases(variant)
+            case Named(known_failure=True):
+                yield self._at_known_failure(variant, where)
+            case Named():
+                cases = [case for case in operator.edge_cases if case.name == where.name]
+                sequences = {name: steps for name, steps in operator.sequences.items() if name == where.name}
+                yield from self._edge_cases(variant, replace(operator, edge_cases=cases, sequences=sequences))
+            case AsEdgeCase():
+                only = [EdgeCase(operator.label(where.axes), where.axes)]
+                yield from self._edge_cases(variant, replace(operator, edge_cases=only, sequences={}))
+                yield from self._as_random_batch(variant, Point(where.axes))
+            case AtPoint():
+                yield Heartbeat(variant.name, "verify")
+                new = _At(operator, Point(where.axes), ARRAY if where.in_array else SWEEP)
+                if self._last is None or self._last.shared != new.shared:
+                    self._last = new
+                yield from self._at_point(self._last, variant)
+            case RandomBatches():
+                yield from self._random_batches(item, variant, where.count)
+
+    def _verified_first(self, variant: Variant) -> Iterator[Heartbeat | Finding]:
+        """What ``cells`` does first for a variant, which it then does not repeat; the finding of one that is wrong."""
+        if unavailable(variant, self.job.device):
+            return
+        began, compiled_s = time.perf_counter(), self.compiled_s
+        yield from self._until_rejected(variant)
+        self._verified_s.update(self.spent(began, compiled_s))
+        if rejection := self._states[variant.id].rejection(variant):
+            yield rejection
+            check_context(self.job.device)
+
+    def _all_edge_cases(self, variant: Variant) -> Iterator[Finding]:
+        state = self._states[variant.id]
+        if not state.complete:
+            findings = []
+            for finding in self._edge_cases(variant):
+                findings.append(finding)
+                yield finding
+            state.edge_cases, state.complete = findings, True
         else:
-            findings = self._findings(variant)
-        return (_told(item, finding) for finding in findings)
+            yield from state.edge_cases
+
+    def _at_known_failure(self, variant: Variant, where: Named) -> Finding:
+        """The finding at a known failure. Far rows have one for each input, or none if memory is short; the first
+        failure counts.
+        """
+        findings = list(self._edge_cases(variant, only=(where.name, where.buffers)))
+        if not findings:
+            place = {"place": Place.EDGE_CASE, "name": where.name, "buffers": where.buffers}
+            return Finding(**place, status=Status.SKIPPED, reason=Reason(code=Code.MEMORY))
+        return judged_known_failure(next((finding for finding in findings if finding.status.is_bad), findings[0]))
 
     def _as_random_batch(self, variant: Variant, point: Point) -> Iterator[Finding]:
         """What a random batch of this seed finds at an alignment that edge cases do not have."""
@@ -429,28 +520,7 @@ class Evaluator:
             if finding.status.is_bad:
                 yield finding
 
-    def _verified_first(self, item: Verify, variant: Variant) -> Iterator[Heartbeat | Checked]:
-        """What ``cells`` does first for a variant, which it then does not repeat; the finding of one that is wrong."""
-        if unavailable(variant, self.job.device):
-            return
-        began, compiled_s = time.perf_counter(), self.compiled_s
-        yield from self._check_edge_cases(variant)
-        self._verified_s.update(self.spent(began, compiled_s))
-        if rejection := self._states[variant.id].rejection:
-            yield _told(item, rejection)
-            check_context(self.job.device)
-
-    def _at_known_failure(self, variant: Variant, item: Verify) -> Finding:
-        """The finding at a known failure. Far rows have one for each input, or none if memory is short; the first
-        failure counts.
-        """
-        findings = list(self._findings(variant, only=(item.name, item.buffers)))
-        if not findings:
-            place = {"place": Place.EDGE_CASE, "name": item.name, "buffers": item.buffers}
-            return Finding(**place, status=Status.SKIPPED, reason=Reason(code=Code.MEMORY))
-        return judged_known_failure(next((finding for finding in findings if finding.status.is_bad), findings[0]))
-
-    def _findings(
+    def _edge_cases(
         self, variant: Variant, restricted: Operator | None = None, only: EdgeCaseName | None = None
     ) -> Iterator[Finding]:
         """At all edge cases and sequences of the operator, but those at which the variant has a known failure.
@@ -461,11 +531,6 @@ class Evaluator:
         if state.bad_import is not None:
             yield state.bad_import
             return
-        whole = restricted is None and only is None
-        if whole and state.findings is not None:
-            yield from state.findings
-            return
-        findings: list[Finding] = []
         with nvtx_range(cell_key(operator.name, variant.name, "edge cases"), "verify"):
             if operator.name not in self._known:
                 self._known = {operator.name: {}}
@@ -473,21 +538,16 @@ class Evaluator:
             known = self._known[operator.name]
             announce = lambda place: self.send(Heartbeat(variant.name, "verify", **place))  # noqa: E731
             for finding in check_variant(*of, only=only, known=known, announce=announce):
-                findings.append(finding)
                 yield finding
                 if finding.status.is_bad:
                     check_context(self.job.device)
-        if whole:
-            state.findings = findings
 
-    def random_batches(self, item: RandomBatches) -> Iterator[Checked]:
-        """Findings of one variant on random batches. Raises ContextLost."""
+    def _random_batches(self, item: Check, variant: Variant, count: int) -> Iterator[Finding]:
         from spec_decode_bench.harness.verify.random_batches import check_random
 
-        operator, variant = self.catalog.operators[item.operator], self.catalog.find(item.operator, item.variant)
-        state = self._states[variant.id]
+        operator, state = self.catalog.operators[variant.operator], self._states[variant.id]
         if state.bad_import is not None:
-            yield _told(item, state.bad_import)
+            yield state.bad_import
             return
         with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
             failed = check_random(
@@ -495,8 +555,8 @@ class Evaluator:
                 variant,
                 self.job.device,
                 self.job.seed,
-                item.count,
-                keep=lambda finding: self.send(_told(item, finding)),
+                count,
+                keep=lambda finding: self.send(item.found(variant.name, finding)),
                 counting=lambda: self._counting(variant, RANDOM),
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
                 lost=lambda: is_context_lost(self.job.device),
@@ -505,19 +565,5 @@ class Evaluator:
                 ),
             )
         if failed is not None:
-            yield _told(item, failed)
+            yield failed
         check_context(self.job.device)
-
-
-def _told(item: Verify | RandomBatches, finding: Finding) -> Checked:
-    return Checked(operator=item.operator, variant=item.variant, finding=finding)
-
-
-def _restricted(operator: Operator, item: Verify) -> Operator:
-    """The operator with one of its edge cases or sequences, or with a point of these axes as its only edge case."""
-    if item.axes is not None:
-        edge_cases, sequences = [EdgeCase(operator.label(item.axes), item.axes)], {}
-    else:
-        edge_cases = [case for case in operator.edge_cases if case.name == item.name]
-        sequences = {name: steps for name, steps in operator.sequences.items() if name == item.name}
-    return replace(operator, edge_cases=edge_cases, sequences=sequences)

@@ -96,7 +96,7 @@ class Heartbeat(_Message):
 
     In the phase "measure" the variants of an item are interleaved, with one heartbeat per round; in "block" one has
     control.
-    place, name, buffers, seed: what it is verified on, of Verify and RandomBatches; seed: of a random batch.
+    place, name, buffers, seed: what it is verified on, of a Check; seed: of a random batch.
     """
 
     variant: str

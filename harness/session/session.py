@@ -18,7 +18,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis import estimators
-from spec_decode_bench.harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
+from spec_decode_bench.harness.config.work_items import Cells, Check, Checked, WorkItem
 from spec_decode_bench.harness.records.schema import (
     SCHEMA_VERSION,
     Audit,
@@ -132,7 +132,7 @@ class Session:
             self._auditor.prepare(item.of([name for of, name in unproven if of == operator]))
         wrong = set()
         for operator, name in unproven:
-            for event in self._others(Verify(operator=operator, variant=name)):
+            for event in self._others(Check(operator=operator, variants=(name,))):
                 if isinstance(event, Checked):
                     wrong.add((operator, name))
                     yield event
@@ -217,8 +217,11 @@ class Session:
         return [part for part in parts if part]
 
     def _others(self, item: WorkItem) -> Iterator[Checked | Outcome | Segment | Heartbeat]:
-        for event in self._settled(self._evaluator, item, item.variants):
-            yield structs.replace(event, process=self._process) if isinstance(event, Outcome) else event
+        # A variant may have any number of findings, and of one that was asked again they would come twice.
+        parts = [item.of([name]) for name in item.variants] if isinstance(item, Check) else [item]
+        for part in parts:
+            for event in self._settled(self._evaluator, part, part.variants):
+                yield structs.replace(event, process=self._process) if isinstance(event, Outcome) else event
 
     def _compared(self, outputs: Outputs) -> Finding | None:
         """The finding about wrong outputs of a timed launch; None if they are right."""
@@ -277,7 +280,7 @@ class Session:
                         pending.remove(event.variant)
                     yield event
                 lost = [name for name in asked if name in pending]
-                if lost and not isinstance(item, Verify | RandomBatches):  # of which any number of findings may come
+                if lost and not isinstance(item, Check):  # of which any number of findings may come
                     raise WorkerDied(f"the worker process finished without an outcome for {', '.join(lost)}")
             except WorkerDied as error:
                 death = error

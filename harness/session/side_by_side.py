@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spec_decode_bench.harness.config.work_items import WorkItem
 from spec_decode_bench.harness.session.gpus import SHOWN_EVERY_S, LocalGpu
-from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.session import Event
 
 #: Runs a work item in the session of a lane.
@@ -16,25 +16,28 @@ Run = Callable[[WorkItem], Iterator[Event]]
 Task = Callable[[Run], None]
 
 
-def side_by_side(job: Job, lanes: Sequence[Iterator[Task]], show: Callable[[str], None]) -> dict[str, dict[str, str]]:
+def side_by_side(
+    job: Job, lanes: Sequence[Iterator[Task]], begin: Callable[[Ready], None], show: Callable[[str], None]
+) -> None:
     """Each lane has a session, in a thread, and does the tasks of its iterator, which it may share with others.
 
-    show: called now and then with what they are doing.
+    begin: called by the first lane, which compiles the CUDA sources of the job, once its session is there.
+    show:  called now and then with what they are doing.
 
-    Returns what became of the CUDA sources of the job, which the first lane compiles. Raises RunError where a session
-    cannot go on; then, and on Ctrl-C, all processes are ended.
+    Raises RunError where a session cannot go on; then, and on Ctrl-C, all processes are ended.
     """
     sessions = [
         LocalGpu(f"process {number}", replace(job, compiled=() if number else job.compiled))
         for number in range(len(lanes))
     ]
 
-    def work(session: LocalGpu, tasks: Iterator[Task]) -> dict[str, dict[str, str]]:
+    def work(session: LocalGpu, tasks: Iterator[Task]) -> None:
         try:
             ready = session.start()
+            if session is sessions[0]:
+                begin(ready)
             for task in tasks:
                 task(lambda item: session.outcomes([item]))
-            return ready.compiled
         finally:
             session.close(30.0)
 
@@ -51,4 +54,3 @@ def side_by_side(job: Job, lanes: Sequence[Iterator[Task]], show: Callable[[str]
             for session in sessions:
                 session.abort()
             raise
-    return futures[0].result() if futures else {}

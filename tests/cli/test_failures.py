@@ -158,16 +158,16 @@ def parse(verified, catalog):
 def test_every_key_of_a_plan_is_taken(parse, verified, catalog):
     for item in plan(load(verified.folder / "two.yaml", {"variants": "all"}), catalog.operators, catalog.variants):
         for name in item.variants:
-            assert parse(item.key(name)).axes == item.axes
+            assert parse(item.key(name)).where.axes == item.axes
         spelt_out = catalog.operators[item.operator].spelt_out(Point(item.axes))
-        assert parse(f"decode_native/chain/{spelt_out}").axes == item.axes
+        assert parse(f"decode_native/chain/{spelt_out}").where.axes == item.axes
 
 
 def test_every_edge_case_and_sequence_is_taken_by_its_name(parse, catalog):
     for operator in catalog.operators.values():
         variant = catalog.of(operator.name)[0].name
         for name in (*(case.name for case in operator.edge_cases), *operator.sequences):
-            assert parse(f"{operator.name}/{variant}/{name}").name == name
+            assert parse(f"{operator.name}/{variant}/{name}").where.name == name
 
 
 MISALIGNED = """\
@@ -227,7 +227,7 @@ def test_every_random_batch_is_taken_by_its_label(parse, catalog):
     for operator in catalog.operators.values():
         variant = catalog.of(operator.name)[0].id
         for batch in drawn(operator, 1):
-            assert parse(f"{variant}/{operator.label(batch.point)}").axes == dict(batch.point)
+            assert parse(f"{variant}/{operator.label(batch.point)}").where.axes == dict(batch.point)
 
 
 @pytest.mark.parametrize(

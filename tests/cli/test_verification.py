@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.cli import verification
 from spec_decode_bench.harness.checks import CHECKS, NAMES
-from spec_decode_bench.harness.config.work_items import Verify
+from spec_decode_bench.harness.config.work_items import Check, EdgeCases
+from spec_decode_bench.harness.records.file import read_record
+from spec_decode_bench.harness.records.schema import SCHEMA_VERSION
 from spec_decode_bench.harness.session import side_by_side
 from spec_decode_bench.harness.session.gpus import LocalGpu
 from spec_decode_bench.harness.session.session import Session
@@ -66,6 +69,35 @@ def test_verify_shows_a_column_for_every_check(config, monkeypatch):
         assert results[check.name]["flat_view"] == expected
         assert results[check.name]["chain_clamp"] == ("waived" if check.name == "no_alloc" else expected)
     assert "GPU: tested on a GPU only" in " ".join(out.split())
+
+
+def test_a_record_has_a_line_for_every_variant_and_place(config, tmp_path):
+    arguments = ("verify", config, "--device", "cpu", "--seed", 1, "--random", 2, "--no-array")
+    code, out, err = call(*arguments, "--out", tmp_path / "record")
+    assert code == 0, err
+    run = read_record(tmp_path / "record" / "run.jsonl")
+    assert (run.header.schema, run.header.seed) == (SCHEMA_VERSION, 1)
+    of = [line for line in run.others if line.variant_id == "decode_native/flat_view"]
+    assert len({(line.key, line.place, line.seed) for line in of}) == len(of)
+    assert {line.place for line in of} >= {"edge_case", "sequence", "random_batch", "point"}
+    assert all(
+        line.finding is None and line.passed_checks for line in of if line.place == "edge_case" and not line.reason
+    )
+    passed = Counter(line.place for line in of if line.status == "passed")
+    row = next(line for line in out.splitlines() if line.startswith("decode_native/flat_view  "))
+    assert [int(n) for n in re.findall(r"(\d+) passed", row)] == [
+        passed["edge_case"] + passed["sequence"],
+        passed["random_batch"],
+        passed["point"],
+    ]
+    defects = [line for line in run.others if line.variant == "strided_slice" and line.status == "mismatch"]
+    assert defects[0].finding.check == "contiguous"
+    for command in ("plot", "report", "check-record"):
+        code, _, err = call(command, tmp_path / "record")
+        assert (code, err) == (2, f"error: {run.path} is a record of verify, which has no times\n")
+    code, _, err = call(*arguments, "--out", tmp_path / "record")
+    assert code == 2
+    assert err.endswith("never overwritten; choose another folder with --out\n")
 
 
 #: Historic defects of the operator of this configuration.
@@ -185,7 +217,7 @@ def test_an_early_end_prints_what_is_known(end, code_of_end, words, config, monk
     run = Session.run
 
     def interrupted(self, items):
-        if not isinstance(items[0], Verify):
+        if not (isinstance(items[0], Check) and isinstance(items[0].where, EdgeCases)):
             raise end
         yield from run(self, items)
 
@@ -298,3 +330,17 @@ def test_an_operator_without_defects(tmp_path):
     code, out, err = call("verify", path, "--variants", example, "--defects", "--device", "cpu", "--seed", 1)
     assert (code, err) == (0, "")
     assert "0 of 0 rejected" in out
+
+
+WRONG_UNALIGNED = CRASHES.replace("os.kill(os.getpid(), signal.SIGSEGV)", "return")
+
+
+def test_a_line_of_a_point_says_why_the_variant_was_not_run_there(config, tmp_path):
+    (tmp_path / "mine.py").write_text(WRONG_UNALIGNED.format(where="x.seq_lens.data_ptr() % 16 == 4"))
+    config.write_text(config.read_text().replace("[chain_clamp, flat_view]", "[crashes]"))
+    arguments = ("verify", config, "--variants", "mine.py", "--device", "cpu", "--only", "*/crashes", "--no-array")
+    code, _, _ = call(*arguments, "--out", tmp_path / "record")
+    assert code == 1
+    line = next(line for line in read_record(tmp_path / "record" / "run.jsonl").others if line.place == "point")
+    assert (line.name, line.buffers, line.status) == ("batch_size=3", None, "mismatch")
+    assert (line.finding.place, line.finding.buffers) == ("edge_case", "unaligned")

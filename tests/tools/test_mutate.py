@@ -5,18 +5,12 @@ from collections import Counter
 
 import pytest
 
-from tests import quick_workers
+from spec_decode_bench.harness.records.schema import CheckLine, Code, Finding, Place, Reason, Status
 from tests.tier import full
 from tools import mutate
 from tools.mutate import Case, Mutant, Result, Settings, TableError, all_cases, chosen, main, mutated, run_all
 
 CASES = all_cases()
-
-
-@pytest.fixture(autouse=True)
-def forking(monkeypatch, device):
-    if device == "cpu":
-        monkeypatch.setattr(mutate, "multiprocessing", quick_workers.FORKING)
 
 
 @pytest.mark.parametrize("operator", sorted({case.operator for case in CASES}))
@@ -57,7 +51,6 @@ HANDFUL = [
 @full
 def test_mutants_are_rejected_by_the_part_that_the_table_expects(device):
     cases = [next(c for c in CASES if (c.id, c.mutant.breaks) == (variant, breaks)) for variant, breaks, _ in HANDFUL]
-    # The operator's own file: its modules are loaded anew, and nothing is taken from those of the healthy one.
     path, old = "baselines/decode_native/operator.py", 'baseline="chain_clamp",'
     as_is = Case("decode_native", "flat_view", path, Mutant(old, f"{old} ", "nothing", "equivalent"))
     files = {case.path: (mutate.ROOT / case.path).read_bytes() for case in (*cases, as_is)}
@@ -93,7 +86,8 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("COLUMNS", "140")
     assert main(["--device", "cpu", "--jobs", "2", "--no-sweep", "--out", str(tmp_path / "results.json")]) == 1
     out = capsys.readouterr().out
-    assert "decode_native/flat_view: the file: cannot be run: SyntaxError: '(' was never closed" in out
+    assert "decode_native/flat_view: the file: cannot be run: exit code 2: error: " in out
+    assert "SyntaxError: '(' was never closed" in " ".join(out.split())
     assert out[: out.index("flat_view: the file")].splitlines()[-6:-2] == [
         "decode_native/flat_view: a survivor: survived",
         "  baselines/decode_native/chains.py",
@@ -119,8 +113,26 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
 def test_a_mutant_that_hangs_is_rejected():
     endless = Mutant("view.clamp_(min=0)", "[None for _ in iter(int, 1)]", "the end", "edge case")
     case = Case("decode_native", "flat_view", "baselines/decode_native/chains.py", endless)
-    ((_, result),) = run_all([case], 1, Settings("cpu", sweep=False, timeout_s=1.5))
-    assert (result.killer, result.message) == ("no_crash", "no end within 1.5 s")
+    ((_, result),) = run_all([case], 1, Settings("cpu", sweep=False, timeout_s=5))
+    assert (result.killer, result.where, result.check) == ("no_crash", "B=1", "no_crash")
+    assert "5 s" in result.message
+
+
+def test_lines_of_verify_are_judged_up_to_the_first_rejection():
+    def line(place, status, reason=None, **of_finding):
+        finding = Finding(status=status, place=place, name="B=3", reason=reason, **of_finding)
+        return CheckLine.of("decode_native", "flat_view", finding, 1.0)
+
+    passed = line(Place.EDGE_CASE, Status.PASSED)
+    slow = line(Place.ARRAY_POINT, Status.SKIPPED, Reason(code=Code.INTERPRETER_BUDGET, seconds=8.0))
+    rejected = line(Place.ARRAY_POINT, Status.MISMATCH, check="exact", message="differs")
+    no_room = line(Place.POINT, Status.FAILED, error="OutOfMemoryError", message="no room")
+    assert mutate.judged([passed, slow], sweep=True) is None
+    assert mutate.judged([passed, slow, rejected], sweep=True) == Result("array", "B=3", "exact", "differs")
+    assert mutate.judged([passed, slow, no_room], sweep=False) == Result(None, left_out=1)
+    assert mutate.judged([passed, slow, no_room], sweep=True) is None
+    assert mutate._ended(1, [passed, slow, no_room], "") == Result(None, left_out=2)
+    assert mutate._ended(1, [], "Error: it\n").killer == "no_crash"
 
 
 def test_a_variant_that_fails_as_it_is_costs_its_own_mutants_only(tmp_path, monkeypatch, capsys):

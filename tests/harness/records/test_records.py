@@ -109,8 +109,10 @@ def test_what_is_no_record_is_refused(tmp_path, content):
 def test_a_file_without_header_or_of_another_schema_is_refused(written):
     written.path.write_bytes(written.content.split(b"\n", 1)[1])
     assert "header" in refused(written.path)
-    written.path.write_bytes(factory.resealed(written.content.replace(b'"schema":3', b'"schema":99', 1)))
+    written.path.write_bytes(factory.resealed(written.content.replace(b'"schema":4', b'"schema":99', 1)))
     assert "99" in refused(written.path)
+    written.path.write_bytes(factory.resealed(written.content.replace(b'"schema":4', b'"schema":3', 1)))
+    assert read_run(written.path).cells == written.cells
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

@@ -12,7 +12,7 @@ from msgspec import structs
 from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
 from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells, Checked, Verify, keys_of
+from spec_decode_bench.harness.config.work_items import Cells, Check, Checked, EdgeCases, Named, keys_of
 from spec_decode_bench.harness.contract import COMPILER
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import AUDITED, Audit, Cell, Finding, Place, Proof, Segment, Status
@@ -193,14 +193,15 @@ def test_a_death_in_verification_rejects_the_variant_and_names_the_place(limited
     """What was found before stays."""
 
     def script(item):
-        if item.variant == "dies":
+        if is_check_of(item, "dies"):
             yield Heartbeat("dies", "verify", Place.EDGE_CASE, "B = 1")
             fine = Finding(status=Status.PASSED, place=Place.EDGE_CASE, name="B = 1")
             yield Checked(operator="o", variant="dies", finding=fine)
             yield Heartbeat("dies", "verify", Place.SEQUENCE, "shrinks")
             yield DIED
 
-    plan = [Verify(operator="o", variant="dies", known_failure=limited), Verify(operator="o", variant="fine")]
+    where = Named(name="B = 1", known_failure=True) if limited else EdgeCases()
+    plan = [Check(operator="o", variants=("dies",), where=where), Check(operator="o", variants=("fine",))]
     outcomes = run(FakeWorkers(script), plan)
     passed, died = [one.finding for one in outcomes if isinstance(one, Checked)]
     assert (passed.status, passed.name) == ("passed", "B = 1")
@@ -299,12 +300,16 @@ def test_a_worker_that_cannot_be_replaced_ends_the_run_and_keeps_the_cells():
     assert workers.closed["evaluate"] == 2
 
 
+def is_check_of(item, name):
+    return isinstance(item, Check) and item.variants == (name,)
+
+
 def test_few_new_variants_are_verified_before_the_calibration():
     def script(item):
         yield Heartbeat(item.variants[0], "verify")
-        if isinstance(item, Verify) and item.variant == "dies":
+        if is_check_of(item, "dies"):
             yield WorkerDied(KILLED)
-        elif isinstance(item, Verify) and item.variant == "wrong":
+        elif is_check_of(item, "wrong"):
             finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
             yield Checked(operator="o", variant="wrong", finding=finding)
         elif isinstance(item, Cells):
@@ -329,7 +334,7 @@ def test_few_new_variants_are_verified_before_the_calibration():
 def test_nothing_is_calibrated_where_every_variant_is_wrong(right):
     def script(item):
         finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
-        if isinstance(item, Verify) and item.variant == "wrong":
+        if is_check_of(item, "wrong"):
             yield Checked(operator="o", variant="wrong", finding=finding)
         elif isinstance(item, Cells):
             yield from (item.cell(name, Status.MISMATCH, finding=finding) for name in item.variants)
@@ -352,7 +357,7 @@ def test_the_auditor_loads_new_variants_while_they_are_verified(early, wrong):
     """What it finds then does not count, and after a wrong variant it is a new process."""
 
     def script(item):
-        if isinstance(item, Verify) and wrong and item.variant == "new":
+        if wrong and is_check_of(item, "new"):
             finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
             yield Checked(operator="o", variant="new", finding=finding)
         elif isinstance(item, Cells):
@@ -391,8 +396,8 @@ def test_only_the_first_worker_compiles_sources():
 
 def test_a_worker_that_dies_before_the_record_begins_leaves_the_sources_to_the_next():
     def script(item):
-        yield Heartbeat(item.variant, "verify")
-        if item.variant == "b":
+        yield Heartbeat(item.variants[0], "verify")
+        if is_check_of(item, "b"):
             yield WorkerDied(KILLED)
 
     workers = FakeWorkers(script)

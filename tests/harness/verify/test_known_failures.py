@@ -4,7 +4,7 @@ import pytest
 
 from spec_decode_bench import bench
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Verify
+from spec_decode_bench.harness.config.work_items import Check, Named
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session import evaluator
@@ -152,6 +152,6 @@ def test_nothing_of_the_project_carries_limits():
 def test_a_limit_in_far_rows_is_skipped_where_memory_is_short(monkeypatch):
     monkeypatch.setattr(evaluator, "check_variant", lambda *arguments, **options: iter(()))
     owner = evaluator.Evaluator(Job("cpu", (), 0, Measure(), timed=False))
-    item = Verify(operator="decode_native", variant="flat_view", name="B=1", buffers="far", known_failure=True)
-    (checked,) = owner.verify(item)
+    where = Named(name="B=1", buffers="far", known_failure=True)
+    (checked,) = owner.check(Check(operator="decode_native", variants=("flat_view",), where=where))
     assert (checked.finding.status, checked.finding.reason.code) == ("skipped", "memory")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Verify
+from spec_decode_bench.harness.config.work_items import Check
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.verify.process_state import ProcessState
@@ -58,7 +58,7 @@ def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_varian
         "@variant('decode_native')\ndef moves(point, x, out): return None\n"
     )
     evaluator = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=False))
-    (finding,) = (one.finding for one in evaluator.verify(Verify(operator="decode_native", variant="moves")))
+    (finding,) = (one.finding for one in evaluator.check(Check(operator="decode_native", variants=("moves",))))
     assert (finding.status, finding.check) == ("mismatch", "process_state")
     assert finding.message.startswith("torch.get_default_device() was cpu and is ")
-    assert next(evaluator.verify(Verify(operator="decode_native", variant="chain_clamp"))).finding.status == "passed"
+    assert next(evaluator.check(Check(operator="decode_native", variants=("chain_clamp",)))).finding.status == "passed"
