@@ -57,8 +57,18 @@ def test_samples_only(loops):
     assert stored <= {"number", "turn", "itl_us", "host_itl_us", "gap_us", "host_busy_us", "late", "requests"}
 
 
-@pytest.mark.parametrize("command", [["report"], ["export"], ["history"], ["compare", "--variants", "a", "b"]])
+COMMANDS = ["report", RECORD], ["export"], ["history"], ["compare", "--variants", "a", "b"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_commands_without_a_table_for_loops_say_so(command):
     code, out, err = call(command[0], RECORD, *command[1:])
     assert (code, out) == (2, "")
     assert f"{RECORD} holds decode loops" in err
+
+
+def test_report_prints_the_loops_of_one_record(tmp_path):
+    code, out, _ = call("report", RECORD, "--no-plots", "--out", tmp_path)
+    assert code == 0
+    assert "ITL of chains in ms" in out
+    assert "percentiles" in (tmp_path / "report.md").read_text(encoding="utf-8")
