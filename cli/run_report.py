@@ -38,8 +38,6 @@ def print_run(console: Console, run: Run) -> list[Table]:
     """The tables of a run, with what is to be known of it above and below them."""
     print_environment(console, run.header.environment)
     print_calibration_errors(console, run.uncalibrated)
-    for sentence in unknown_line_warnings(run):
-        warn(sentence)
     if section := section_of(run):
         return section.show(console, run)
     tables = result_tables(run)
@@ -61,6 +59,8 @@ def report(console: Console, run: Run, folder: Path, command_began: float | None
     measured all of the run.
     """
     began = time.monotonic()
+    for sentence in unknown_line_warnings(run):
+        warn(sentence)
     tables = print_run(console, run)
     write_tables(folder, tables)
     drawn, references = [], []
