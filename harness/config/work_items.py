@@ -231,35 +231,16 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
         return self.found(variant, Finding(**self.where.of_death | fields))
 
 
-class OfVariant(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
-    """What concerns one variant."""
+class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+    """One finding of a Check, of which a variant may have any number."""
 
     operator: str
     variant: str
+    finding: Finding
 
     @property
     def variant_id(self) -> str:
         return f"{self.operator}/{self.variant}"
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        return (self.variant,)
-
-    @property
-    def label(self) -> str:
-        return ""
-
-    def id_of(self, variant: str) -> str:
-        return self.variant_id
-
-    def of(self, variants: Collection[str]) -> Self:
-        return self
-
-
-class Checked(OfVariant):
-    """One finding of a Check, of which a variant may have any number."""
-
-    finding: Finding
 
 
 AnyItem = TypeVar("AnyItem", bound=Planned)

@@ -7,6 +7,7 @@ Outputs, at last an empty message. Each is answered with its events as they happ
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
@@ -18,7 +19,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Checked, OfVariant, WorkItem, item_kinds
+from spec_decode_bench.harness.config.work_items import Checked, WorkItem, item_kinds
 from spec_decode_bench.harness.contract import Buffers
 from spec_decode_bench.harness.records.schema import Calibration, Cell, Environment, Finding, Outcome, Place, Status
 
@@ -67,21 +68,35 @@ class Calibrate(_Message):
     timed: bool = True
 
 
-class Outputs(OfVariant):
+class Outputs(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
     """What a timed variant wrote for the inputs of ``check_seed``: sent by the evaluator, and passed on to the process
     that compares.
 
     what:     in words: a call, or a replay of the largest graph that was timed.
     poison:   the pattern that the outputs held before.
     contents: output -> all of its elements, as bytes or a buffer of bytes.
+
+    The session asks for its outcome as for that of a WorkItem.
     """
 
+    operator: str
+    variant: str
     axes: dict[str, Any]
     point: str
     check_seed: int
     what: str
     poison: int
     contents: dict[str, Any]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return (self.variant,)
+
+    def id_of(self, variant: str) -> str:
+        return f"{self.operator}/{variant}"
+
+    def of(self, variants: Collection[str]) -> Outputs:
+        return self
 
     def failed(self, variant: str, **fields: Any) -> Compared:
         """The process that compares died of them; nothing else of the death concerns the variant."""
