@@ -168,18 +168,18 @@ class CaptureWriter:
 class Entry:
     """The inputs of one operator in one step. Arrays are decompressed when they are read.
 
-    axes: as captured. size: bytes of it in the file.
+    number: its place in the file. axes: as captured. crc32: of its bytes in the file.
     """
 
-    def __init__(self, capture: Capture, number: int, fields: _Fields, blobs: memoryview, size: int) -> None:
+    def __init__(self, capture: Capture, number: int, fields: _Fields, blobs: memoryview, crc32: int) -> None:
         self._capture, self._fields, self._blobs = capture, fields, blobs
-        self.number, self.size = number, size
+        self.number, self.crc32 = number, crc32
         self.step, self.operator, self.axes = fields.step, fields.operator, fields.axes
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Fields of the operator's Inputs."""
-        return (*self._fields.arrays, *self._fields.constants)
+    def size(self) -> int:
+        """Bytes of its arrays in the file, without those that an earlier entry holds."""
+        return len(self._blobs)
 
     @property
     def values(self) -> dict[str, np.ndarray | int | None]:
@@ -232,13 +232,13 @@ def read_capture(path: str | Path) -> Capture:
     if bytes(content[: len(MAGIC)]) != MAGIC:
         raise CaptureError(f"{path}: not a capture file of this suite")
     frames = _frames(content, len(MAGIC))
-    head, sound = next(frames, (None, False))
+    head, sound, _ = next(frames, (None, False, 0))
     if head is None or not sound:
         raise CaptureError(
             f"{path}: its header is {'incomplete' if head is None else 'damaged'}, so nothing is known of it"
         )
     capture = Capture(path, _header(path, head))
-    for number, (rest, sound) in enumerate(frames):
+    for number, (rest, sound, crc32) in enumerate(frames):
         if rest is None:
             capture.problems.append(
                 f"entry {number}, the last one, is incomplete, as when the engine is killed; those before it are read"
@@ -253,7 +253,7 @@ def read_capture(path: str | Path) -> Capture:
             what = f" ({printable(fields.operator)}, step {fields.step})" if fields is not None else ""
             capture.problems.append(f"entry {number}{what} has a wrong checksum and is left out")
             continue
-        capture.by_number[number] = Entry(capture, number, fields, rest[length:], len(rest) + _FRAME.size)
+        capture.by_number[number] = Entry(capture, number, fields, rest[length:], crc32)
     return capture
 
 
@@ -267,19 +267,19 @@ def _header(path: str | Path, content: memoryview) -> Header:
     return msgspec.convert(plain, Header)
 
 
-def _frames(content: memoryview, start: int) -> Iterator[tuple[memoryview | None, bool]]:
-    """(rest or None where it is incomplete, whether its checksum is right) of each frame from ``start`` on."""
+def _frames(content: memoryview, start: int) -> Iterator[tuple[memoryview | None, bool, int]]:
+    """(rest, whether its checksum is right, checksum) of each frame from ``start`` on; rest is None of an incomplete one."""
     while start < len(content):
         if start + _FRAME.size > len(content):
-            yield None, False
+            yield None, False, 0
             return
         length, checksum = _FRAME.unpack_from(content, start)
         rest = content[start + _FRAME.size : start + _FRAME.size + length]
         if len(rest) < length:
-            yield None, False
+            yield None, False, 0
             return
         start += _FRAME.size + length
-        yield rest, _checksum(rest) == checksum
+        yield rest, _checksum(rest) == checksum, checksum
 
 
 def _framed(rest: bytes) -> bytes:
