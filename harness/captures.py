@@ -182,6 +182,11 @@ class Entry:
         return len(self._blobs)
 
     @property
+    def fields(self) -> frozenset[str]:
+        """Names of its arrays."""
+        return frozenset(self._fields.arrays)
+
+    @property
     def values(self) -> dict[str, np.ndarray | int | None]:
         """By field, in full shape. Raises CaptureError where the entry that holds an array is damaged."""
         return {name: self.array(name) for name in self._fields.arrays} | self._fields.constants
@@ -268,7 +273,7 @@ def _header(path: str | Path, content: memoryview) -> Header:
 
 
 def _frames(content: memoryview, start: int) -> Iterator[tuple[memoryview | None, bool, int]]:
-    """(rest, whether its checksum is right, checksum) of each frame from ``start`` on; rest is None of an incomplete one."""
+    """(rest, or None if incomplete; whether its checksum is right; checksum) of each frame from ``start`` on."""
     while start < len(content):
         if start + _FRAME.size > len(content):
             yield None, False, 0

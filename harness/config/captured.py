@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from spec_decode_bench.harness.captures import Capture, CaptureError, Entry, read_capture
+from spec_decode_bench.harness.captures import MAGIC, Capture, CaptureError, Entry, read_capture
 from spec_decode_bench.harness.config.load import CONFIGS, Source
 from spec_decode_bench.harness.contract import CAPTURE, Operator, Point
 from spec_decode_bench.harness.wording import did_you_mean, first_line, printable
@@ -39,6 +39,15 @@ def path_of(file: str) -> Path:
     shipped = SHIPPED / Path(file).name
     is_shipped = file == f"configs/captures/{shipped.name}" and not Path(file).exists() and shipped.exists()
     return shipped if is_shipped else Path(file)
+
+
+def is_capture(file: str) -> bool:
+    """Whether a name is that of a capture file that can be read."""
+    try:
+        with open(path_of(file), "rb") as opened:
+            return opened.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
 
 
 def read(file: str) -> Capture:

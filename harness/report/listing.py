@@ -1,4 +1,4 @@
-"""`bench.py list`: the operators, one of them with all that belongs to it, or everything as JSON."""
+"""`bench.py list`: the operators, one of them with all that belongs to it, everything as JSON; a capture file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from spec_decode_bench.harness.captures import Entry
 from spec_decode_bench.harness.checks import CHECKS, WAIVABLE
+from spec_decode_bench.harness.config.captured import points_of, read, told
 from spec_decode_bench.harness.config.load import measuring
-from spec_decode_bench.harness.contract import Axis, Operator, Variant
+from spec_decode_bench.harness.contract import CAPTURE, Axis, Operator, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.records.endings import of_reason
 from spec_decode_bench.harness.report.console import print_checks, print_rows
@@ -98,6 +100,29 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     rows = ((c.name, "yes" if c.waivable else "no", c.tested, c.meaning) for c in CHECKS)
     print_rows(console, ("check", "waivable", "tested", "meaning"), rows)
     _print_broken(console, catalog)
+
+
+def listed_capture(console: Console, catalog: Catalog, file: str) -> None:
+    """Where a capture file comes from, and a line for each operator and point in it. Raises CaptureError."""
+    header, captured = read(file).header, points_of(file, catalog.operators)
+    drafts = f", {header.speculative.method} with {header.speculative.num_drafts} drafts" if header.speculative else ""
+    made = ", ".join(text for text in (header.gpu, header.created) if text)
+    console.print(Text(f"{header.model}{drafts}, in {header.engine} {header.engine_version}", style="bold"))
+    if made:
+        console.print(Text(f"captured on {made}; suite at {header.commit or 'an unknown commit'}"))
+    rows: dict[tuple[str, str], list[Entry]] = {}
+    for one in captured:
+        if one.point is not None:
+            operator = catalog.operators[one.entry.operator]
+            label = operator.label({name: value for name, value in one.point.items() if name != CAPTURE})
+            rows.setdefault((operator.name, label), []).append(one.entry)
+    texts = (
+        (operator, ", ".join(str(entry.step) for entry in entries), f"{sum(entry.size for entry in entries):,}", label)
+        for (operator, label), entries in rows.items()
+    )
+    print_rows(console, ("operator", "steps", "bytes", "axes that differ from their default"), texts)
+    for sentence in told(file, captured):
+        console.print(Text(sentence, style="red"))
 
 
 def _print_broken(console: Console, catalog: Catalog) -> None:
