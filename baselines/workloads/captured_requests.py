@@ -67,7 +67,7 @@ def _of(capture: Capture) -> CapturedRequests:
 
 
 def _first_of_steps(capture: Capture, wanted: tuple[str, ...]) -> Iterator[tuple[Entry, str]]:
-    """In each step the first call of one operator, the same in all, that has one of the fields ``wanted``; the field."""
+    """In each step the first call of one operator, the same in all, that has a field of ``wanted``; and that field."""
     operator, step = None, None
     for entry in capture.entries:
         field = next((name for name in wanted if {name, "query_start_loc"} <= entry.fields), None)

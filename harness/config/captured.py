@@ -58,11 +58,11 @@ def read(file: str) -> Capture:
     except OSError as error:
         where = "" if path.is_absolute() else "; paths are relative to the working directory"
         raise CaptureError(f"{file}: cannot be read: {error.strerror}{where}") from None
-    return _read(path.resolve(), status.st_mtime_ns, status.st_size)
+    return _read(path, path.resolve(), status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, *version: int) -> Capture:
+def _read(path: Path, *version: Path | int) -> Capture:
     return read_capture(path)
 
 
@@ -71,9 +71,7 @@ def entry_of(operator: str, capture: Mapping[str, Any]) -> Entry:
     names = _named(read(capture["file"]))
     entry = next((entry for entry, name in names if (entry.operator, name) == (operator, capture["name"])), None)
     if entry is None or entry.crc32 != capture["crc32"]:
-        raise CaptureError(
-            f"{capture['file']}: has changed; {capture['name']} of {operator} is not the one that was planned"
-        )
+        raise CaptureError(f"{capture['file']}: has changed since {capture['name']} of {operator} was planned")
     return entry
 
 
@@ -93,7 +91,7 @@ def points_of(file: str, operators: Mapping[str, Operator]) -> list[CapturedPoin
 
 def _point(file: str, entry: Entry, name: str, operators: Mapping[str, Operator]) -> CapturedPoint:
     if entry.operator not in operators:
-        return CapturedPoint(entry, reason=f"no operator of this name{did_you_mean(entry.operator, list(operators))}")
+        return CapturedPoint(entry, reason="this suite has no such operator")
     operator = operators[entry.operator]
     axes = {axis.name: axis for axis in operator.axes}
     try:
