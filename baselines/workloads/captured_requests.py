@@ -60,7 +60,7 @@ def _of(capture: Capture) -> CapturedRequests:
             here[slot], last[request] = request, computed
     if not first:
         raise ValueError(f"the capture {capture.path} holds no decode with its context lengths")
-    counts = [count for entry, field in _first_of_steps(capture, COUNTS) for count in _counts(entry, field)]
+    counts = [count for entry, field in _first_of_steps(capture, COUNTS) for count in _counts(capture, entry, field)]
     prompts, running = np.array(first), np.zeros(len(first), dtype=bool)
     running[list(here.values())] = True
     return CapturedRequests(prompts, np.array(last) - prompts + 1, running, tuple(counts))
@@ -77,29 +77,25 @@ def _first_of_steps(capture: Capture, wanted: tuple[str, ...]) -> Iterator[tuple
         yield entry, field
 
 
+def _decodes(capture: Capture, entry: Entry) -> Iterator[tuple[int, int, int]]:
+    """(row, slot, query tokens) of the decodes of a step; without slots a row is its own."""
+    query = np.diff(entry.array("query_start_loc")).tolist()
+    longest = 1 + capture.header.speculative.num_drafts if capture.header.speculative else max(query, default=0)
+    by_slot = "idx_mapping" in entry.fields
+    slots = entry.array("idx_mapping").tolist() if by_slot else range(len(entry.array("seq_lens")))
+    for row, slot in enumerate(slots):
+        if slot >= 0 and 0 < query[row] <= longest:
+            yield row, slot, query[row]
+
+
 def _contexts(capture: Capture, entry: Entry, field: str) -> Iterator[tuple[int, int]]:
     """(slot, computed tokens) of the decodes of a step."""
-    slots, query, values = _slots(entry), _query_lens(entry), entry.array(field)
-    longest = 1 + capture.header.speculative.num_drafts if capture.header.speculative else None
-    for row, slot in enumerate(slots):
-        if slot >= 0 and query[row] and (longest is None or query[row] <= longest):
-            computed = values[slot] if field == "num_computed_tokens" else values[row] - query[row]
-            yield slot, int(computed)
+    values = entry.array(field)
+    for row, slot, query in _decodes(capture, entry):
+        yield slot, int(values[slot] if field == "num_computed_tokens" else values[row] - query)
 
 
-def _counts(entry: Entry, field: str) -> list[int]:
-    """Tokens of the rows that had drafts; those of the step before where the field tells of that."""
-    slots, query = _slots(entry), _query_lens(entry)
-    rows = zip(slots, query[: len(slots)], entry.array(field).tolist(), strict=True)
-    return [count for slot, tokens, count in rows if slot >= 0 and tokens > 1 and count > 0]
-
-
-def _query_lens(entry: Entry) -> list[int]:
-    return np.diff(entry.array("query_start_loc")).tolist()
-
-
-def _slots(entry: Entry) -> list[int]:
-    """Of the rows of a step; -1 is a padding row."""
-    if "idx_mapping" in entry.fields:
-        return entry.array("idx_mapping").tolist()
-    return list(range(len(entry.array("seq_lens"))))
+def _counts(capture: Capture, entry: Entry, field: str) -> list[int]:
+    """Tokens of the decodes that had drafts; those of the step before where the field tells of that."""
+    counts = entry.array(field).tolist()
+    return [counts[row] for row, _, query in _decodes(capture, entry) if query > 1 and counts[row] > 0]

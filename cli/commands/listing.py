@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
     device, catalog = prepare(options)
     name = options.operator
-    if name is not None and is_capture(name):
+    if name is not None and (name.endswith(".capture") or is_capture(name)):
         listed_capture(make_console(), catalog, name)
         return OK
     if name is not None and name not in catalog.operators:
