@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from spec_decode_bench.harness.captures import CaptureError
+from spec_decode_bench.baselines.workloads.decode_batch import UNUSED_BLOCK_ID
+from spec_decode_bench.harness.captures import CaptureError, Used
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config import captured as grids
 from spec_decode_bench.harness.config.captured import entry_of, left_out
@@ -115,6 +116,20 @@ def test_what_was_captured_is_what_the_fixture_holds(name, configured, catalog):
     variants = ("op_chain", "triton_fused") if axes.get("memory") != "uva" else ("triton_fused",)
     for variant in variants:
         verify_cell(fixture, catalog.find(name, variant), once=True)
+
+
+def test_a_table_that_was_cut_reads_as_generated_ones_do(configured, catalog):
+    """Used blocks from the file, and behind them the number at which a stray read stops."""
+    operator = catalog.operators["decode_flatten"]
+    entry = captured.generated(operator, 1, 3, **OPERATORS["decode_flatten"])
+    table, lens = entry[3]["block_table"], entry[3]["seq_lens"]
+    used = torch.arange(table.shape[1]) < -(-lens[:, None] // 16)
+    stale = torch.where(used, table, 5)  # as an engine leaves them
+    entry[3]["block_table"] = Used(stale, used, UNUSED_BLOCK_ID)
+    ((_, point),) = expand(configured([entry], ["decode_flatten"]), catalog.operators)
+    fixture = Fixture(operator, point, "cpu", 5)
+    assert torch.equal(fixture.batches[0].inputs.block_table, table)
+    verify_cell(fixture, catalog.find("decode_flatten", "op_chain"))
 
 
 def test_other_batches_are_generated_at_the_same_point(configured, two_steps, catalog):
