@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from spec_decode_bench.baselines.workloads.captured_requests import captured_requests
 from spec_decode_bench.baselines.workloads.context_lengths import longest, parse_lengths, requests_of_trace
 from spec_decode_bench.decode_loop.bindings import bindings_of
 from spec_decode_bench.decode_loop.configuration import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list
 from spec_decode_bench.decode_loop.engine_state import EngineShape, LoopBinding
 from spec_decode_bench.decode_loop.items import LoopItem, LoopPoint, PlannedStack
+from spec_decode_bench.harness.config.captured import is_capture
 from spec_decode_bench.harness.config.load import Source
 from spec_decode_bench.harness.config.sweep import cells, check_only
 from spec_decode_bench.harness.config.work_items import Cells
@@ -73,6 +75,8 @@ def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> li
     config = source.settings
     geometry = _geometry(source, config)
     _check_requests(source, config, geometry)
+    if config.trace is not None and is_capture(config.trace) and "decode_loop.acceptance" not in source.lines:
+        config = _with_captured_counts(source, config)
     reference = config.reference or next(iter(config.stacks))
     if reference not in config.stacks:
         raise source.unknown("decode_loop.reference", "stack", reference, config.stacks)
@@ -89,6 +93,13 @@ def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> li
             point = LoopPoint(concurrency, shape.batch_size, next_n, step_us, scheduling, graph)
             loops.append(LoopItem(config=config, at=point, shape=shape, reference=reference, stacks=stacks))
     return _kept(source, loops, only)
+
+
+def _with_captured_counts(source: Source, config: DecodeLoop) -> DecodeLoop:
+    """With the tokens per step of the capture."""
+    if not (counts := captured_requests(config.trace).counts):
+        raise source.error("decode_loop.trace", f"{config.trace} does not tell accepted drafts; give acceptance")
+    return msgspec.structs.replace(config, acceptance=AcceptLengths(accept_lengths=list(counts)))
 
 
 def _kept(source: Source, loops: Sequence[LoopItem], only: Sequence[str]) -> list[LoopItem]:

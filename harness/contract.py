@@ -32,6 +32,10 @@ GPU, COMPILER = "cuda", "compiler"
 BUFFERS = MappingProxyType({"unaligned": ", unaligned buffers", "far": ", rows beyond 2^31", "in_place": ", in place"})
 Buffers = Literal["unaligned", "far", "in_place"]
 
+#: Key of a point whose first inputs an engine had: {name, file, crc32} (harness/config/captured.py). It is no axis:
+#: kernels and generated inputs do not depend on it.
+CAPTURE = "capture"
+
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
 #: their device tensors.
 HOST = MappingProxyType({"host": True})
@@ -249,17 +253,25 @@ class Operator:
         return next((rule for rule in self.rules if not rule.holds(point)), None)
 
     def label(self, point: Mapping[str, Any]) -> str:
-        """``batch_size=8,next_n=4,...``: the axes that differ from their default, in declared order."""
+        """``batch_size=8,next_n=4,...``: the axes that differ from their default, in declared order; behind them, of a
+        captured point, ``capture=llama_eagle@1200``.
+        """
         parts, earlier = [], Point({})
         for axis in self.axes:
             if point[axis.name] != axis.default_at(earlier):
                 parts.append(f"{axis.name}={printable(axis.label(point[axis.name]))}")
             earlier._values[axis.name] = point[axis.name]
-        return ",".join(parts) or "default"
+        return ",".join([*parts, *_capture_of(point)]) or "default"
 
     def spelt_out(self, point: Mapping[str, Any]) -> str:
         """Like ``label``, with every axis."""
-        return ",".join(f"{axis.name}={printable(axis.label(point[axis.name]))}" for axis in self.axes)
+        parts = [f"{axis.name}={printable(axis.label(point[axis.name]))}" for axis in self.axes]
+        return ",".join([*parts, *_capture_of(point)])
+
+
+def _capture_of(point: Mapping[str, Any]) -> list[str]:
+    """The part of a label that tells a captured point from others with the same axes."""
+    return [f"{CAPTURE}={point[CAPTURE]['name']}"] if CAPTURE in point else []
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.command import streams
+from spec_decode_bench.harness.config.captured import left_out
 from spec_decode_bench.harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.config.work_items import Cells, Planned
@@ -76,7 +77,10 @@ def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) ->
     _refuse_broken(source, catalog)
     if source.section is not None:
         return source.section.plan(source, catalog, options.only)
-    return plan(source, catalog.operators, catalog.variants, options.only)
+    items = plan(source, catalog.operators, catalog.variants, options.only)
+    for sentence in left_out(source, catalog.operators):
+        warn(sentence)
+    return items
 
 
 def point_command(options: argparse.Namespace, source: Source) -> Callable[[str, int], str]:

@@ -9,9 +9,10 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spec_decode_bench.harness.config.captured import check_names, expanded
 from spec_decode_bench.harness.config.load import ConfigError, Source, measuring
 from spec_decode_bench.harness.config.work_items import Cells
-from spec_decode_bench.harness.contract import Axis, Operator, Point, Rule, Variant
+from spec_decode_bench.harness.contract import CAPTURE, Axis, Operator, Point, Rule, Variant
 from spec_decode_bench.harness.records.schema import cell_key
 from spec_decode_bench.harness.records.select import Selector
 from spec_decode_bench.harness.wording import did_you_mean, first_line
@@ -52,9 +53,14 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
     axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
     points: dict[tuple[str, str], tuple[Operator, Point]] = {}
     planned = 0
+    check_names(source)
     for g, grid in enumerate(source.config.sweep):
         if not grid:
             raise source.error(f"sweep[{g}]", "is empty: give at least one axis")
+        if CAPTURE in grid:
+            for operator, point in expanded(source, g, {operator.name: operator for operator in chosen}):
+                points.setdefault((operator.name, operator.label(point)), (operator, point))
+            continue
         values = {name: _values(source, axes, f"sweep[{g}].{name}", name, given) for name, given in grid.items()}
         for operator in chosen:
             grid_values = {

@@ -59,6 +59,8 @@ class Code(StrEnum):
 
     #: The operator leaves the point out. detail: in its words (``redundant=``).
     REDUNDANT = "redundant"
+    #: The captured inputs of the point are none that the operator can have. detail: why.
+    CAPTURED = "captured"
     #: The variant leaves the point out. detail: in its words (``skip=``).
     NOT_APPLICABLE = "not_applicable"
     #: This machine lacks something. detail: as ``requires=`` spells it.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from spec_decode_bench.harness.config.work_items import Cells
-from spec_decode_bench.harness.contract import Operator, Point
+from spec_decode_bench.harness.contract import Operator
 from spec_decode_bench.harness.discover import discover, discover_operators
 from spec_decode_bench.harness.records.schema import Finding, Place
 from spec_decode_bench.harness.session.messages import Compared, Job, Outputs
@@ -56,10 +56,11 @@ class OutputComparer:
         yield Compared(outputs.variant, finding)
 
     def _fixture(self, operator: str, axes: Mapping[str, Any], seed: int) -> Fixture:
-        """With inputs of this seed; the last one is kept."""
+        """With inputs of this seed, at captured points, too; the last one is kept."""
         key = operator, axes, seed
         if self._made is None or self._made[0] != key:
-            self._made = key, Fixture(self._operator(operator), Point(axes), "cpu", seed, batches=1)
+            owner = self._operator(operator)
+            self._made = key, Fixture(owner, owner.complete(axes), "cpu", seed, batches=1)
         return self._made[1]
 
     def _operator(self, name: str) -> Operator:

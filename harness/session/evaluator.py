@@ -21,6 +21,7 @@ import torch
 from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.compile_time import compile_time
 from spec_decode_bench.harness.config.work_items import (
     AsEdgeCase,
@@ -32,7 +33,7 @@ from spec_decode_bench.harness.config.work_items import (
     Named,
     RandomBatches,
 )
-from spec_decode_bench.harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
+from spec_decode_bench.harness.contract import CAPTURE, COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
 from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.host_lock import lock_of
@@ -139,7 +140,8 @@ class _At:
     @cached_property
     def redundant(self) -> Reason | None:
         """Why the operator leaves this point out. Raises what its own code raises."""
-        return reason_to_skip(self.operator, self.point) if self.planned else None
+        is_planned = self.planned and CAPTURE not in self.point
+        return reason_to_skip(self.operator, self.point) if is_planned else None
 
     @cached_property
     def values(self) -> dict[str, int | float | str]:
@@ -391,6 +393,8 @@ class Evaluator:
                 )
                 if not in_array:
                     _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
+            except CaptureError as error:
+                raise LeftOut(Reason(code=Code.CAPTURED, detail=str(error))) from None
             except Exception as error:  # the operator's own code, or memory
                 raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
             if in_array and is_beyond(variant, at.fixture):
