@@ -56,8 +56,8 @@ def test_a_batch_is_padded_up_to_a_captured_size(planned):
 
 def test_the_first_variant_that_applies_is_chosen(planned):
     """The uniform kernel takes no padded batch."""
-    unfused = STACKS["chains"] | {"decode_flatten": ["triton_uniform", "merged_chain"]}
-    groups = planned(stacks={"unfused": unfused})
+    stack = STACKS["chains"] | {"decode_flatten": ["triton_uniform", "merged_chain"]}
+    groups = planned(stacks={"uniform_kernel": stack})
     chosen = {group.at.concurrency: dict(group.stacks[0].parts)["decode_flatten"] for group in groups}
     assert chosen == {3: "merged_chain", 8: "triton_uniform"}
 
