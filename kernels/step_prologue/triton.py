@@ -1,6 +1,6 @@
 """step_prologue in Triton: one launch, in which programs specialise and none waits for another.
 
-    cuda_sequence               the fused kernels of the parts one after another (chains.py): three to eight launches
+    cuda_sequence               the fused kernels of the parts one after another (sequence.py): three to eight launches
     triton_fused, cuda_fused    one launch
 
 Parts seem to depend on each other: slot mappings on positions, the indexer on lengths and tables in batch order. But

@@ -212,6 +212,15 @@ def test_a_stack_has_the_limits_of_its_variants(tmp_path, catalog):
     assert lines == {"chains": {}, "one": {"decode_step/op_chain at 'B=1'": "never called"}}
 
 
+@pytest.mark.parametrize(("needs", "reference"), [("vllm:nowhere.py", "one"), ("torch", "chains")])
+def test_changes_refer_to_the_first_stack_whose_engine_is_installed(tmp_path, catalog, needs, reference):
+    variants = [replace(v, requires=(needs,)) if v.id == "decode_flatten/op_chain" else v for v in catalog.variants]
+    limited = replace(catalog, variants=variants)
+    assert {group.reference for group in plan_loops(written(tmp_path, LOOP), limited)} == {reference}
+    given = written(tmp_path, LOOP | {"reference": "chains"})
+    assert {group.reference for group in plan_loops(given, limited)} == {"chains"}
+
+
 def test_a_configuration_without_both_lacks_its_sweep(tmp_path):
     path = tmp_path / "none.yaml"
     path.write_text("name: none\n")
