@@ -20,6 +20,7 @@ from spec_decode_bench.harness.config.load import Source
 from spec_decode_bench.harness.config.sweep import cells, check_only
 from spec_decode_bench.harness.config.work_items import Cells
 from spec_decode_bench.harness.contract import Operator, Point, Variant
+from spec_decode_bench.harness.discover import unavailable
 from spec_decode_bench.harness.records.select import Selector
 from spec_decode_bench.harness.wording import did_you_mean, first_line
 
@@ -77,9 +78,8 @@ def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> li
     _check_requests(source, config, geometry)
     if config.trace is not None and is_capture(config.trace) and "decode_loop.acceptance" not in source.lines:
         config = _with_captured_counts(source, config)
-    reference = config.reference or next(iter(config.stacks))
-    if reference not in config.stacks:
-        raise source.unknown("decode_loop.reference", "stack", reference, config.stacks)
+    if config.reference not in (None, *config.stacks):
+        raise source.unknown("decode_loop.reference", "stack", config.reference, config.stacks)
     used = {name for stack in config.stacks.values() for name in stack}
     bindings = bindings_of(catalog)
     by_slot = any(binding.by_slot for name, binding in bindings.items() if name in used)
@@ -87,6 +87,7 @@ def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> li
     for concurrency, next_n in itertools.product(as_list(config.concurrency), as_list(config.next_n)):
         shape = _shape(source, config, geometry, concurrency, next_n, by_slot)
         stacks = _Stacks(source, catalog, bindings, shape).planned()
+        reference = config.reference or _first_installed(stacks, catalog)
         for scheduling, step_us, graph in itertools.product(
             as_list(config.scheduling), as_list(config.model_step_us), as_list(config.graph)
         ):
@@ -100,6 +101,14 @@ def _with_captured_counts(source: Source, config: DecodeLoop) -> DecodeLoop:
     if not (counts := captured_requests(config.trace).counts):
         raise source.error("decode_loop.trace", f"{config.trace} does not tell accepted drafts; give acceptance")
     return msgspec.structs.replace(config, acceptance=AcceptLengths(accept_lengths=list(counts)))
+
+
+def _first_installed(stacks: Sequence[PlannedStack], catalog: Catalog) -> str:
+    """The first stack of whose variants this machine has all that they wrap; the first where it has none."""
+    for stack in stacks:
+        if all(unavailable(catalog.find(*part), "cuda") is None for part in stack.parts):
+            return stack.name
+    return stacks[0].name
 
 
 def _kept(source: Source, loops: Sequence[LoopItem], only: Sequence[str]) -> list[LoopItem]:

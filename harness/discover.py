@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: The folders with one for each operator, and that of variants that wrap the kernels of a package, for any operator.
 *FOLDERS, UPSTREAM = OPERATORS
 #: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
-MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
+MODULE_ORDER = ("operator", "chains", "defects", "sequence", "triton", "cuda")
 
 
 class DiscoveryError(UsageError):

@@ -140,7 +140,7 @@ def run_at(point, speeds):
 def test_the_readme_compares_with_the_fastest_opponent(monkeypatch):
     """An engine's kernel, else PyTorch operators; never a slower one of the same kind, nor a kernel of ours."""
     speeds = {
-        "k_quant_gather": {"op_chain": 2.9, "vllm_cuda": 6.0, "sglang_dsa_triton": 3.0, "unfused": 2.5},
+        "k_quant_gather": {"op_chain": 2.9, "vllm_cuda": 6.0, "sglang_dsa_triton": 3.0, "gone": 2.5},
         "decode_native": {"chain_clamp": 6.0, "flat_view": 3.0, "triton_sequence": 2.5},
     }
     run = run_at(

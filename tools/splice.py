@@ -329,12 +329,17 @@ def environment(names: Sequence[str] = RECORDS) -> list[str]:
 
 
 def kind_of(variant: str) -> str:
-    """``engine``, ``unfused`` (our kernels, one per launch of vLLM), ``fused`` (our other kernels) or ``PyTorch``."""
+    """``engine``, ``fused`` (our kernels) or ``PyTorch``; ``gone`` where a record is older than its removal."""
     if variant in UPSTREAM:
         return "engine"
-    if variant == "unfused":
-        return variant
+    if variant not in _names():
+        return "gone"
     return "fused" if variant.startswith(("triton_", "cuda_")) else "PyTorch"
+
+
+@cache
+def _names() -> set[str]:
+    return {variant.name for variant in discover().variants}
 
 
 def fastest(cells: Mapping[str, Cell], kind: str) -> str | None:
@@ -407,7 +412,7 @@ def loop_overview() -> list[str]:
         largest = max(loop.axes["concurrency"] for loop in run.others)
         for loops in sorted(loops_by_point(run).values(), key=_most_drafts_then_sync):
             axes, after = loops[0].axes, loops[-1]
-            before = next((loop for loop in loops if loop.stack == "vllm_call"), reference_of(loops))
+            before = _before(loops)
             if (axes["concurrency"], axes["model_step_us"]) != (largest, LOOP_MODEL_STEP_US) or before is None:
                 continue
             change = delta(before, after, "itl_us")
@@ -442,17 +447,23 @@ def loop_overview() -> list[str]:
     return [*markdown_table(head, rows, 2), "", note, *stale(timed_in(*map(record, LOOPS)))]
 
 
+def _before(loops: Sequence[Loop]) -> Loop | None:
+    """The stack that the documents compare with: vLLM's functions, else the reference."""
+    return next((loop for loop in loops if loop.stack == "vllm_call"), reference_of(loops))
+
+
 def loop_changes(run: Run) -> list[str]:
-    """What stacks change in the ITL of the reference, at one model step and the two largest batches."""
+    """What stacks of today's variants change in the ITL, at one model step and the two largest batches."""
     loops = [ones for ones in loops_by_point(run).values() if ones[0].axes["model_step_us"] == LOOP_MODEL_STEP_US]
     largest = sorted({ones[0].axes["concurrency"] for ones in loops})[-2:]
     loops = [ones for ones in loops if ones[0].axes["concurrency"] in largest]
-    stacks = list(dict.fromkeys(loop.stack for ones in loops for loop in ones))
+    today = (loop for ones in loops for loop in ones if _names().issuperset(loop.operators.values()))
+    stacks = sorted(dict.fromkeys(loop.stack for loop in today), key=_before(loops[0]).stack.__ne__)
     varying = [axis for axis in ("concurrency", "next_n", "scheduling", "graph")
                if len({ones[0].axes[axis] for ones in loops}) > 1]  # fmt: skip
     rows = []
     for ones in loops:
-        reference, by_stack = reference_of(ones), {loop.stack: loop for loop in ones}
+        reference, by_stack = _before(ones), {loop.stack: loop for loop in ones}
         row = [str(ones[0].axes[axis]) for axis in varying]
         for stack in stacks:
             loop = by_stack.get(stack)
