@@ -9,14 +9,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isfunction
+from inspect import isfunction, unwrap
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec_decode_bench.harness.checks import WAIVABLE
+from spec_decode_bench.harness.tensors import Tensors, unknown_axis, wrong_with
 from spec_decode_bench.harness.wording import printable
 
 if TYPE_CHECKING:
@@ -157,14 +159,14 @@ class EdgeCase:
 class Operator:
     """One operator: its axes, inputs, persistent outputs, scalar reference and least traffic.
 
-    make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes and host integers depend
-        only on the point, because the harness replaces contents in place under a captured graph.
-    make_outputs(point) -> frozen dataclass of persistent buffers at capacity. The harness poisons them.
-    views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. If a launch returns a mapping,
-        its tensors must have exactly these addresses, shapes, strides and dtypes.
+    inputs, outputs: what the tensors are; see harness/tensors.py.
+    make_inputs(point, seed) -> inputs: CPU tensors and host integers. The harness replaces contents in place under a
+        captured graph, so only they depend on the seed.
     reference(point, x) -> {buffer name: Expected}: plain loops over CPU tensors, independent of every variant.
-    input_bytes(point) -> int: of the inputs that may be large; None: ``verify`` has to make inputs to count them, and
-        a point that does not fit in memory is refused for its outputs alone.
+    make_outputs(point) -> outputs: persistent buffers at capacity, which the harness poisons. By default as declared.
+    views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. If a launch returns a mapping,
+        its tensors must have exactly these addresses, shapes, strides and dtypes. By default as declared.
+    input_bytes(point) -> int: of the storage of all inputs. By default as declared.
     in_place(point) -> {output: input}: of one shape, for which an engine passes one array, where both are there.
     bytes_moved(point, x) -> int: the least traffic, each needed byte read once and written once.
     rules:     a point that breaks one is an error in the configuration.
@@ -172,7 +174,6 @@ class Operator:
     sequences: name -> points, run one after another through the buffers of the first, which is the largest.
     baseline:  the variant that speed-ups and modelled deltas refer to.
     indices:   view -> letters of its dimensions, as in the operator's formulas; messages show them.
-    defined:   file and line of this definition.
     phase:     "decode" if every decode step calls it, else "prefill", for which no ITL or TPOT is modelled.
     """
 
@@ -180,27 +181,55 @@ class Operator:
     summary: str
     axes: Sequence[Axis]
     make_inputs: Callable[[Point, int], Any]
-    make_outputs: Callable[[Point], Any]
-    views: Callable[[Point, Any], Mapping[str, Tensor]]
     reference: Callable[[Point, Any], Mapping[str, Expected]]
     bytes_moved: Callable[[Point, Any], int]
     baseline: str
+    inputs: type[Tensors] | None = None
+    outputs: type[Tensors] | None = None
     edge_cases: Sequence[EdgeCase] = ()
     sequences: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
+    make_outputs: Callable[[Point], Any] = None
+    views: Callable[[Point, Any], Mapping[str, Tensor]] = None
     input_bytes: Callable[[Point], int] | None = None
     in_place: Callable[[Point], Mapping[str, str]] = lambda point: {}
     indices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
-    defined: str = field(init=False, repr=False, compare=False, default="")
 
     def __post_init__(self) -> None:
-        """Note file and line of the definition, for errors in it."""
-        self._is_defined_by(sys._getframe(2))  # behind the __init__ that dataclass writes
+        """Derive what is declared by inputs and outputs. Raises ValueError for a dimension that is none."""
+        if self.inputs is None:
+            return
+        for kind in (self.inputs, self.outputs):
+            if problem := unknown_axis(kind, [axis.name for axis in self.axes]):
+                raise ValueError(f"{self.name}: {problem}")
+        derived = {
+            "make_inputs": self._checked(self.make_inputs),
+            "make_outputs": self.make_outputs or self.outputs.empty,
+            "views": self.views or (lambda point, out: out.views(point)),
+            "input_bytes": self.input_bytes or self.inputs.nbytes,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
-    def _is_defined_by(self, frame: FrameType) -> None:
-        object.__setattr__(self, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
+    def _checked(self, make_inputs: Callable[[Point, int], Any]) -> Callable[[Point, int], Any]:
+        """``make_inputs``, whose tensors must be what they are declared to be."""
+
+        @wraps(make_inputs)
+        def checked(point: Point, seed: int) -> Any:
+            x = make_inputs(point, seed)
+            if problem := wrong_with(x, point):
+                raise ValueError(f"make_inputs of {self.name}: {problem}")
+            return x
+
+        return checked
+
+    @property
+    def defined(self) -> str:
+        """File and line of its reference, or of its make_inputs where parts have the reference."""
+        function = unwrap(self.reference if isfunction(self.reference) else self.make_inputs)
+        return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
     @classmethod
     def of_module(cls, module: str, **declared: Any) -> Operator:
@@ -224,9 +253,7 @@ class Operator:
         )
         names = (*functions, "AXES", "RULES", "EDGE_CASES", "SEQUENCES")
         from_file = {name.lower(): own[name] for name in names if name in own}
-        made = cls(**{"name": module.split(".")[-2]} | from_file | declared)
-        made._is_defined_by(sys._getframe(1))
-        return made
+        return cls(**{"name": module.split(".")[-2]} | from_file | declared)
 
     def complete(self, values: Mapping[str, Any]) -> Point:
         """The point with the defaults of the axes that ``values`` leaves out."""

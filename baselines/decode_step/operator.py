@@ -81,7 +81,7 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     if point.decode_path == "flatten":
         lengths = decode_flatten.views(point, out)
     else:
-        lens = decode_native.views(point, decode_native.Outputs(out.lens))["context_lens"]
+        lens = decode_native.Outputs(out.lens).views(point)["context_lens"]
         lengths = {"lens": lens, "decode_lens": out.decode_lens[: point.batch_size]}
     return lengths | {"schedule": out.schedule} | mla_tile_schedule.views(point, out)
 
