@@ -22,7 +22,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from inspect import get_annotations
@@ -76,9 +76,7 @@ else:
 
 @dataclass(frozen=True)
 class Special:
-    """What ``field`` and ``view_of`` say of a tensor. buffer: that it is a view of. at: (point) -> the point that
-    dimensions and conditions are of, where the tensor is that of a part of an operator; ``where`` takes the whole's.
-    """
+    """What ``field`` and ``view_of`` say of a tensor. buffer: that it is a view of."""
 
     read: tuple[Dimension, ...] | Literal[0] = ()
     where: Callable[[Point], bool] = lambda point: True
@@ -86,7 +84,6 @@ class Special:
     uva: bool = False
     strided: Dimension | bool = False
     buffer: str | None = None
-    at: Callable[[Point], Point] = lambda point: point
 
 
 _PLAIN = Special()
@@ -129,15 +126,16 @@ def _formula(dimension: str) -> CodeType:
     return compile(tree, dimension, "eval")
 
 
-def _sizes(dimensions: Iterable[Dimension], point: Point) -> tuple[int, ...]:
-    sizes: list[int] = []
+def sizes(dimensions: Iterable[Dimension], point: Point) -> tuple[int, ...]:
+    """What the dimensions are at a point."""
+    found: list[int] = []
     for dimension in dimensions:
         if isinstance(dimension, str):
-            sizes.append(point[dimension] if dimension in point else eval(_formula(dimension), {}, point))
+            found.append(point[dimension] if dimension in point else eval(_formula(dimension), {}, point))
         else:
             value = dimension(point) if callable(dimension) else dimension
-            sizes += [value] if isinstance(value, int) else value
-    return tuple(sizes)
+            found += [value] if isinstance(value, int) else value
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class TensorSpec:
         return self.special.where(point)
 
     def shape(self, point: Point) -> tuple[int, ...]:
-        return _sizes(self.typed.dims, self.special.at(point))
+        return sizes(self.typed.dims, point)
 
     def nbytes(self, point: Point) -> int:
         """Of its storage, with what lies between its rows; 0 where the operator does not have it."""
@@ -164,8 +162,16 @@ class TensorSpec:
             return 0
         shape, strided = self.shape(point), self.special.strided
         if not isinstance(strided, bool):
-            shape = shape[:1] + _sizes((strided,), self.special.at(point))
+            shape = shape[:1] + sizes((strided,), point)
         return self.dtype.nbytes * math.prod(shape)
+
+    def of_longer(self, tensor: Tensor | None, point: Point) -> Tensor | None:
+        """As much of a tensor as is declared; None where nothing is."""
+        if tensor is None or not self.is_at(point):
+            return None
+        for dimension, size in enumerate(self.shape(point)):
+            tensor = tensor.narrow(dimension, 0, size)
+        return tensor
 
     def empty(self, point: Point) -> Tensor | None:
         """The persistent buffer, with any contents."""
@@ -177,7 +183,7 @@ class TensorSpec:
         if self.special.buffer is not None:
             shape = self.shape(point)
             return tensor[: math.prod(shape)].view(shape)
-        for dimension, size in enumerate(_sizes(self.special.read, self.special.at(point))):
+        for dimension, size in enumerate(sizes(self.special.read, point)):
             tensor = tensor.narrow(dimension, 0, size)
         return tensor
 
@@ -253,10 +259,10 @@ def tensors(kind: type[Tensors]) -> Mapping[str, TensorSpec]:
     return MappingProxyType(found)
 
 
-def class_of(name: str, specs: Mapping[str, TensorSpec]) -> type[Tensors]:
-    """A class with these tensors."""
+def optional(name: str, specs: Mapping[str, TensorSpec]) -> type[Tensors]:
+    """A class with these tensors of other classes, each of which may be None."""
     annotations = {key: spec.typed for key, spec in specs.items()}
-    special = {key: spec.special for key, spec in specs.items()}
+    special = {key: replace(spec.special, where=lambda point: False) for key, spec in specs.items()}
     return type(name, (Tensors,), {"__annotations__": annotations, "__module__": __name__, **special})
 
 
@@ -280,10 +286,12 @@ def wrong_with(made: Tensors, point: Point) -> str | None:
 
 
 def unknown_axis(kind: type[Tensors], axes: Sequence[str]) -> str | None:
-    """The first dimension that names no axis, in one sentence; None where there is none."""
-    for name, spec in tensors(kind).items():
+    """The first dimension that names no axis, in one sentence; None where there is none. Of a class that makes its own
+    buffers, dimensions are those of parts.
+    """
+    for name, spec in tensors(kind).items() if kind.empty.__func__ is Tensors.empty.__func__ else ():
         dimensions = (*spec.typed.dims, *(spec.special.read or ()), spec.special.strided)
-        for dimension in dimensions if spec.special.at is _PLAIN.at else ():
+        for dimension in dimensions:
             for axis in _formula(dimension).co_names if isinstance(dimension, str) else ():
                 if axis not in axes:
                     return (
