@@ -26,8 +26,6 @@ def bundle_type(kind: type[Tensors], *names: str) -> type[tuple]:
     """The NamedTuple of a class Inputs or Outputs with these fields. Without names, it has all but those that stay on
     the CPU; of a pair ``name_device`` and ``name_host``, one of which is None, it has ``name``.
     """
-    if not issubclass(kind, Tensors):
-        return _old_bundle_type(kind, *names)
     own = [field.name for field in fields(kind) if not field.metadata.get("host")]
     made = namedtuple(kind.__name__, names or [name_of(kind, name) for name in own])
     made.record = kind
@@ -82,10 +80,3 @@ def _field(record: Any, name: str) -> Any:
         return getattr(record, f"{name}_host") if on_device is None else on_device
     value = getattr(record, name)
     return value.view(torch.uint8) if getattr(value, "dtype", None) == torch.bool else value
-
-
-@functools.cache
-def _old_bundle_type(record: type, *taken: str) -> type[tuple]:
-    names = [f.name.removesuffix("_device") for f in fields(record) if not f.metadata.get("host")]
-    absent = {name for base in record.__mro__ for name, value in vars(base).items() if value is None and name[0] != "_"}
-    return namedtuple(record.__name__, taken or [*names, *sorted(absent - {f.name for f in fields(record)})])

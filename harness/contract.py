@@ -5,13 +5,10 @@ Never imports torch: planning a sweep, reading records and drawing plots work wi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import wraps
-from importlib import import_module
-from importlib.util import find_spec
 from inspect import isfunction, unwrap
 from pathlib import Path
 from types import MappingProxyType
@@ -33,14 +30,6 @@ GPU, COMPILER = "cuda", "compiler"
 #: engine calls it (``Operator.in_place``).
 BUFFERS = MappingProxyType({"unaligned": ", unaligned buffers", "far": ", rows beyond 2^31", "in_place": ", in place"})
 Buffers = Literal["unaligned", "far", "in_place"]
-
-#: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
-#: their device tensors.
-HOST = MappingProxyType({"host": True})
-#: That of one that launches reach there, over the bus: in pinned memory, by its unified address or a memcpy.
-UVA = MappingProxyType({"host": True, "uva": True})
-#: That of an output whose rows may lie apart, so that a variant takes their stride from the tensor.
-STRIDED = MappingProxyType({"strided": True})
 
 
 def in_buffers(name: str, buffers: Buffers | None) -> str:
@@ -159,14 +148,11 @@ class EdgeCase:
 class Operator:
     """One operator: its axes, inputs, persistent outputs, scalar reference and least traffic.
 
-    inputs, outputs: what the tensors are; see harness/tensors.py.
+    inputs, outputs: what the tensors are (harness/tensors.py). Persistent buffers, views and bytes follow from it; a
+        class with other ones has methods ``empty``, ``views`` or ``nbytes`` of its own.
     make_inputs(point, seed) -> inputs: CPU tensors and host integers. The harness replaces contents in place under a
         captured graph, so only they depend on the seed.
     reference(point, x) -> {buffer name: Expected}: plain loops over CPU tensors, independent of every variant.
-    make_outputs(point) -> outputs: persistent buffers at capacity, which the harness poisons. By default as declared.
-    views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. If a launch returns a mapping,
-        its tensors must have exactly these addresses, shapes, strides and dtypes. By default as declared.
-    input_bytes(point) -> int: of the storage of all inputs. By default as declared.
     in_place(point) -> {output: input}: of one shape, for which an engine passes one array, where both are there.
     bytes_moved(point, x) -> int: the least traffic, each needed byte read once and written once.
     rules:     a point that breaks one is an error in the configuration.
@@ -180,38 +166,40 @@ class Operator:
     name: str
     summary: str
     axes: Sequence[Axis]
+    inputs: type[Tensors]
+    outputs: type[Tensors]
     make_inputs: Callable[[Point, int], Any]
     reference: Callable[[Point, Any], Mapping[str, Expected]]
     bytes_moved: Callable[[Point, Any], int]
     baseline: str
-    inputs: type[Tensors] | None = None
-    outputs: type[Tensors] | None = None
     edge_cases: Sequence[EdgeCase] = ()
     sequences: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
-    make_outputs: Callable[[Point], Any] = None
-    views: Callable[[Point, Any], Mapping[str, Tensor]] = None
-    input_bytes: Callable[[Point], int] | None = None
     in_place: Callable[[Point], Mapping[str, str]] = lambda point: {}
     indices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
 
     def __post_init__(self) -> None:
-        """Derive what is declared by inputs and outputs. Raises ValueError for a dimension that is none."""
-        if self.inputs is None:
-            return
+        """Check dimensions, and what make_inputs makes. Raises ValueError."""
         for kind in (self.inputs, self.outputs):
             if problem := unknown_axis(kind, [axis.name for axis in self.axes]):
                 raise ValueError(f"{self.name}: {problem}")
-        derived = {
-            "make_inputs": self._checked(self.make_inputs),
-            "make_outputs": self.make_outputs or self.outputs.empty,
-            "views": self.views or (lambda point, out: out.views(point)),
-            "input_bytes": self.input_bytes or self.inputs.nbytes,
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "make_inputs", self._checked(self.make_inputs))
+
+    def make_outputs(self, point: Point) -> Any:
+        """Persistent buffers at capacity, which the harness poisons."""
+        return self.outputs.empty(point)
+
+    def views(self, point: Point, out: Any) -> Mapping[str, Tensor]:
+        """What consumers read of the buffers, by name. If a launch returns a mapping, its tensors must have exactly
+        these addresses, shapes, strides and dtypes.
+        """
+        return out.views(point)
+
+    def input_bytes(self, point: Point) -> int:
+        """Of the storage of all inputs."""
+        return self.inputs.nbytes(point)
 
     def _checked(self, make_inputs: Callable[[Point, int], Any]) -> Callable[[Point, int], Any]:
         """``make_inputs``, whose tensors must be what they are declared to be."""
@@ -219,6 +207,8 @@ class Operator:
         @wraps(make_inputs)
         def checked(point: Point, seed: int) -> Any:
             x = make_inputs(point, seed)
+            if not isinstance(x, self.inputs):
+                raise TypeError(f"make_inputs of {self.name} returned a {type(x).__name__}, not its Inputs")
             if problem := wrong_with(x, point):
                 raise ValueError(f"make_inputs of {self.name}: {problem}")
             return x
@@ -230,30 +220,6 @@ class Operator:
         """File and line of its reference, or of its make_inputs where parts have the reference."""
         function = unwrap(self.reference if isfunction(self.reference) else self.make_inputs)
         return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
-
-    @classmethod
-    def of_module(cls, module: str, **declared: Any) -> Operator:
-        """The operator of ``baselines/<name>/operator.py``: its functions are those of the file that have their names,
-        its axes and rules AXES and RULES of that file, its edge cases and sequences EDGE_CASES and SEQUENCES of
-        ``cases.py`` beside it, or of the same file.
-
-        module: ``__name__`` of the file. declared: the other fields, or those that differ.
-        """
-        cases = f"{module.rpartition('.')[0]}.cases"
-        own = (vars(import_module(cases)) if find_spec(cases) else {}) | vars(sys.modules[module])
-        functions = (
-            "make_inputs",
-            "make_outputs",
-            "views",
-            "reference",
-            "bytes_moved",
-            "redundant",
-            "input_bytes",
-            "in_place",
-        )
-        names = (*functions, "AXES", "RULES", "EDGE_CASES", "SEQUENCES")
-        from_file = {name.lower(): own[name] for name in names if name in own}
-        return cls(**{"name": module.split(".")[-2]} | from_file | declared)
 
     def complete(self, values: Mapping[str, Any]) -> Point:
         """The point with the defaults of the axes that ``values`` leaves out."""

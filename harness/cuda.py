@@ -23,12 +23,13 @@ from cuda.bindings import driver
 from cuda.core import Kernel, ObjectCode, Program, ProgramOptions
 from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 
-from spec_decode_bench.harness.bundle import cuda_struct, struct_name
+from spec_decode_bench.harness.bundle import bundle_type, cuda_struct, struct_name
 from spec_decode_bench.harness.compile_time import compile_time
 from spec_decode_bench.harness.cuda_graph import checked
 from spec_decode_bench.harness.dependencies import headers, include_path
 from spec_decode_bench.harness.import_by_content import ROOT
 from spec_decode_bench.harness.launch import packed
+from spec_decode_bench.harness.tensors import Tensors
 
 #: Ampere, Ada, Hopper, datacentre Blackwell (B200, B300), workstation Blackwell.
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
@@ -58,17 +59,20 @@ _STRUCTS: dict[type, str] = {}
 
 def cuda_source(
     path: Path,
-    *structs: type[tuple],
+    *structs: type[tuple] | type[Tensors],
     constants: Mapping[str, int] = MappingProxyType({}),
     uses: Sequence[Path] = (),
 ) -> Path:
-    """A .cu file in which these bundles (harness/bundle.py) and constants are declared already, in a namespace that has
-    the name of the file. ``source_text`` shows them.
+    """A .cu file in which these structs and constants are declared already, in a namespace with the name of the file;
+    ``source_text`` shows them. A CUDA C++ kernel then says neither types nor order of what its launch passes again.
 
+    structs: types of bundles (harness/bundle.py), in an order in which each knows its fields; Inputs for the bundle of
+             all its fields.
     uses: the sources whose structs and constants this one, or a header that it includes, needs as well.
     """
-    _DECLARED[path] = _Declared(structs, constants, tuple(uses))
-    _STRUCTS.update({kind: f"{path.stem}::{struct_name(kind)}" for kind in structs})
+    bundles = tuple(bundle_type(kind) if issubclass(kind, Tensors) else kind for kind in structs)
+    _DECLARED[path] = _Declared(bundles, constants, tuple(uses))
+    _STRUCTS.update({kind: f"{path.stem}::{struct_name(kind)}" for kind in bundles})
     return path
 
 

@@ -23,9 +23,10 @@ BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
 #: With a variant, in_operator.
 OPERATOR = f"""
 from spec_decode_bench.harness.contract import Axis, EdgeCase, Operator, variant
-operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=lambda point, seed: None,
-                    reference=lambda point, x: None, bytes_moved=None, baseline="in_operator",
-                    edge_cases=(EdgeCase("one", {{}}),))
+from spec_decode_bench.harness.tensors import Tensors
+operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), inputs=Tensors, outputs=Tensors,
+                    make_inputs=lambda point, seed: None, reference=lambda point, x: None, bytes_moved=None,
+                    baseline="in_operator", edge_cases=(EdgeCase("one", {{}}),))
 @variant("tiny")
 def in_operator{BODY}
 """

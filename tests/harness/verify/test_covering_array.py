@@ -166,7 +166,7 @@ def an_operator(axes, rules=(), size=lambda p: p.rows):
         data: I32[size]
 
     make = lambda point, seed: Data.empty(point)  # noqa: E731
-    return Operator("mine", "", axes, make, None, None, "", Data, Data, rules=rules)
+    return Operator("mine", "", axes, Data, Data, make, None, None, "", rules=rules)
 
 
 def sizes(operator, axis, variants=()):
