@@ -151,20 +151,21 @@ def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
 def _without_edge_cases(operator: Operator) -> str | None:
     if operator.edge_cases:
         return None
-    return f"{_near(operator.defined)}: {operator.name} has no edge_cases, so none of its variants could be verified"
+    return f"{_near(operator)}: {operator.name} has no edge_cases, so none of its variants could be verified"
 
 
-def _near(place: str) -> str:
-    """The shorter way to a file: absolute, or from the working directory."""
-    return min(place, relpath(place), key=len)
+def _near(operator: Operator) -> str:
+    """The shorter way to its file: absolute, or from the working directory."""
+    file = operator.defined.rpartition(":")[0]
+    return min(file, relpath(file), key=len)
 
 
 def wrong_with(operator: Operator, variants: Sequence[Variant]) -> str | None:
-    """Why a sweep cannot use an operator, with file and line; None where it can. variants: all that were found."""
+    """Why a sweep cannot use an operator, with its file; None where it can. variants: all that were found."""
     names = [v.name for v in variants if v.operator == operator.name and v.defect is None]
     if operator.baseline not in names:
         hint = did_you_mean(operator.baseline, names)
-        return f"{_near(operator.defined)}: the baseline of {operator.name}, {operator.baseline!r}, is no variant{hint}"
+        return f"{_near(operator)}: the baseline of {operator.name}, {operator.baseline!r}, is no variant{hint}"
     return _unknown_axis(operator) or _without_edge_cases(operator)
 
 
@@ -180,7 +181,7 @@ def _unknown_axis(operator: Operator) -> str | None:
         for name in point:
             if name not in axes:
                 hint = did_you_mean(name, axes)
-                return f"{_near(operator.defined)}: {operator.name}: {where} has no axis {name!r} to set{hint}"
+                return f"{_near(operator)}: {operator.name}: {where} has no axis {name!r} to set{hint}"
     return None
 
 

@@ -11,6 +11,7 @@ record that is missing or cannot be read.
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import importlib
 import inspect
@@ -38,14 +39,17 @@ from spec_decode_bench.harness.analysis.stats import (
     slopes,
 )
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
+from spec_decode_bench.harness.contract import Operator
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash, variant_files
 from spec_decode_bench.harness.discover import ROOT, discover
+from spec_decode_bench.harness.import_by_content import SUITE
 from spec_decode_bench.harness.records.differences import NOTED, REFUSED
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, Run, Status
 from spec_decode_bench.harness.report.across_gpus import summary_table
 from spec_decode_bench.harness.report.escape import as_code, as_text
 from spec_decode_bench.harness.report.table import markdown
+from spec_decode_bench.harness.tensors import Dimension, Tensors, tensors
 from spec_decode_bench.harness.wording import counted, did_you_mean, signed, significant
 from spec_decode_bench.profiler.records import PROFILE, Profile, Session, read_document
 from spec_decode_bench.profiler.tables import profile_tables
@@ -817,7 +821,7 @@ def same_in_both() -> list[str]:
 
 
 def operators() -> list[str]:
-    """A section per operator from its module's docstring, the docstrings of its variants, and its defects."""
+    """A section per operator from its module's docstring, its tensors, docstrings of its variants, and its defects."""
     catalog, lines = discover(), []
     for name in OPERATORS:
         variants = [one for one in catalog.of(name) if not one.is_upstream]
@@ -826,12 +830,63 @@ def operators() -> list[str]:
         lines += ["", f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
         for paragraph in specification.split("\n\n")[1:]:
             lines += [paragraph if paragraph.startswith("    ") else _prose(paragraph), ""]
+        lines += [f"<details><summary>Tensors of {name}</summary>", ""]
+        lines += [*markdown_table(["tensor", "", ""], _tensors(catalog.operators[name]), 3), "", "</details>", ""]
         rows = [[f"`{one.name}`", _prose(one.doc)] for one in variants if one.defect is None]
         lines += [f"<details><summary>Variants of {name}, and bugs kept as defects</summary>", ""]
         lines += [*markdown_table(["variant", ""], rows, 2), ""]
         lines += [f"* {_prose(one.defect)}" for one in variants if one.defect is not None]
         lines += ["", f"Code: [baselines](../baselines/{name}), [kernels](../kernels/{name}).", "", "</details>"]
     return [*lines, ""]
+
+
+def _tensors(operator: Operator) -> list[list[str]]:
+    """Rows of a table: name as kernels have it, dtype and dimensions, what else is declared of it."""
+    rows, module = [], importlib.import_module(f"spec_decode_bench.baselines.{operator.name}.operator")
+    of_parts = (
+        [_comments(part.module.Outputs) for part in vars(module)["PARTS"].parts] if "PARTS" in vars(module) else []
+    )
+    for bundle, kind in (("x", operator.inputs), ("out", operator.outputs)):
+        comments = dict(item for one in (*of_parts, _comments(kind)) for item in one.items())
+        for spec in tensors(kind).values():
+            special, dims = spec.special, [_dimension(one) for one in spec.typed.dims]
+            condition = special.where.__name__
+            notes = [
+                "on the CPU" if special.host and not special.uva else "",
+                "in pinned memory of the host" if special.uva else "",
+                "rows may lie apart" if special.strided else "",
+                f"view of `{special.buffer}`" if special.buffer else "",
+                f"consumers read `[{', '.join(f':{_dimension(one)}' for one in special.read)}]`"
+                if special.read
+                else "",
+                f"only where `{condition.strip('_')}`" if condition != "<lambda>" else "",
+                _prose(comments.get(spec.name, "")),
+            ]
+            shape = f"{spec.dtype.name} `[{', '.join(dims)}]`"
+            rows.append([f"`{bundle}.{spec.name}`", shape, "; ".join(filter(None, notes))])
+    return rows
+
+
+def _dimension(dimension: Dimension) -> str:
+    return dimension.__name__.strip("_") if callable(dimension) else str(dimension)
+
+
+def _comments(kind: type[Tensors]) -> dict[str, str]:
+    """Field -> the comment behind or above its declaration."""
+    found = {}
+    for cls in (
+        cls for cls in reversed(kind.__mro__) if issubclass(cls, Tensors) and "<locals>" not in cls.__qualname__
+    ):
+        text = inspect.getsource(cls) if cls.__module__.startswith(f"{SUITE}.baselines") else ""
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                behind, above = (
+                    lines[node.end_lineno - 1][node.end_col_offset :].strip(),
+                    lines[node.lineno - 2].strip(),
+                )
+                found[node.target.id] = (behind or (above if above.startswith("#") else "")).lstrip("# ")
+    return found
 
 
 def _prose(paragraph: str) -> str:

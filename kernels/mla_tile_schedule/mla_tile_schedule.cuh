@@ -26,9 +26,9 @@
 
 #pragma once
 
-namespace mla_tile_schedule {
+namespace mla_tile_schedule {  // Sizes, THREADS: declared by cuda.py
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, ITEMS = 4, TILE = THREADS * ITEMS;
+constexpr int WARPS = THREADS / 32, ITEMS = 4, TILE = THREADS * ITEMS;
 constexpr int MAX_BATCH = 4096, MAX_PARTS = 512;
 constexpr int BLOCK_N = 64, BLOCK_N_LOG2 = 6;
 constexpr int MAX_OVERHEAD = 64;
@@ -36,20 +36,6 @@ constexpr unsigned ALL = 0xffffffffu;  // lanes
 constexpr int NO_END = 0x7fffffff;     // behind the last request
 // Batches and parts that one warp schedules, and those whose stretched parts are found by doubling.
 constexpr int SMALL_BATCH = 128, SMALL_PARTS = 32, JUMP_BATCH = THREADS, JUMP_PARTS = THREADS;
-
-struct Inputs {
-    const int* seq_lens;
-};
-
-struct Outputs {
-    int* tile_scheduler_metadata;
-    int* num_splits;
-};
-
-// multiplier, shift: they divide by num_parts. is_old: layout of the rows.
-struct Sizes {
-    int batch_size, num_parts, overhead, multiplier, shift, is_old;
-};
 
 // A part that snaps, and how far its start moves: the lower bits. Of several the least is that of the first lane.
 struct Snap {

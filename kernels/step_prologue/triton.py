@@ -111,7 +111,7 @@ OUTPUTS = (
 
 
 class Sizes(NamedTuple):
-    """k: drafts per request. look_ahead: prompt tokens behind those of the step."""
+    """k: drafts per request. look_ahead: prompt tokens behind those of the step. new_tokens: sampled tokens."""
 
     num_reqs: int
     num_reqs_padded: int
@@ -120,6 +120,7 @@ class Sizes(NamedTuple):
     k: int
     history_len: int
     look_ahead: int
+    new_tokens = 1
 
 
 def sizes(point: Point) -> Sizes:

@@ -7,13 +7,13 @@ import torch
 from msgspec.structs import replace
 
 from spec_decode_bench.baselines.decode_native.chains import chain_clamp
-from spec_decode_bench.baselines.decode_native.operator import Outputs as NativeOutputs
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.sweep import cells
 from spec_decode_bench.harness.contract import Expected
 from spec_decode_bench.harness.session.comparer import OutputComparer
 from spec_decode_bench.harness.session.messages import Compared, Job, Outputs
+from spec_decode_bench.harness.tensors import I32, Tensors, field
 from spec_decode_bench.harness.verify.buffers import POISONS
 from spec_decode_bench.harness.verify.fixture import Fixture
 from tests.processes import run_python
@@ -69,13 +69,11 @@ def test_one_wrong_element():
 
 
 def test_an_output_without_elements(monkeypatch):
-    empty = torch.empty(0, dtype=torch.int32)
-    nothing = dataclasses.replace(
-        native,
-        make_outputs=lambda point: NativeOutputs(empty),
-        views=lambda point, out: {},
-        reference=lambda point, x: {"buffer": Expected(empty)},
-    )
+    class Nothing(Tensors):
+        buffer: I32[0] = field(read=0)
+
+    empty = Expected(torch.empty(0, dtype=torch.int32))
+    nothing = dataclasses.replace(native, outputs=Nothing, reference=lambda point, x: {"buffer": empty})
     comparer = OutputComparer(JOB)
     monkeypatch.setitem(comparer._operators, native.name, nothing)
     written = Outputs(**AT, variant="it", poison=POISONS[0], contents={"buffer": b""})

@@ -39,13 +39,12 @@ def mine(point, x, out):
 #: Right with ``more`` 0; with 1 it is wrong except at the points of TINY.
 RIGHT = """
 from spec_decode_bench.baselines.decode_native.chains import flat_view
-from spec_decode_bench.baselines.decode_native.operator import views
 from spec_decode_bench.harness.contract import variant
 
 
 @variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
 def mine(point, x, out):
-    fill, view = flat_view(point, x, out), views(point, out)["context_lens"]
+    fill, view = flat_view(point, x, out), out.views(point)["context_lens"]
 
     def launch():
         fill()

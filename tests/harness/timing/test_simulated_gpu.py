@@ -447,7 +447,6 @@ def one_operation_more_in_some_calls(point, x, out):
 """
 BESIDE = """
 from types import SimpleNamespace
-from spec_decode_bench.baselines.decode_native.operator import views
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 
 def changing_in_place(point, x, target):
@@ -459,12 +458,12 @@ def changing_in_place(point, x, target):
 
 @cheat
 def in_place(point, x, out):
-    return EngineLaunch(*changing_in_place(point, x, views(point, out)["context_lens"]))
+    return EngineLaunch(*changing_in_place(point, x, out.views(point)["context_lens"]))
 
 @cheat
 def in_fresh_memory(point, x, out):
     made, fresh = SimpleNamespace(), type(out)(torch.empty_like(out.buffer))
-    fill, source, target = chain_clamp(point, x, fresh), *(views(point, one)["context_lens"] for one in (fresh, out))
+    fill, source, target = chain_clamp(point, x, fresh), *(one.views(point)["context_lens"] for one in (fresh, out))
 
     def launch():
         fill()
@@ -474,7 +473,7 @@ def in_fresh_memory(point, x, out):
 
 @cheat
 def in_place_elsewhere_when_timed(point, x, out):
-    target = views(point, out)["context_lens"]
+    target = out.views(point)["context_lens"]
     put_back, work = changing_in_place(point, x, target)
     _, elsewhere = changing_in_place(point, x, torch.zeros_like(target))
     return EngineLaunch(put_back, from_the_sixth_capture(work, elsewhere))
