@@ -21,8 +21,8 @@
 // Nsight Compute, one warp: the seven that only write wait at the barrier, and behind it instruction fetches come
 // first; no stall on memory is near. Before, with eight warps: barriers.
 //
-// Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= MAX_OVERHEAD, all costs together below 2^30, where
-// multiplier and shift divide by num_parts exactly. Pointers need only the alignment of an int.
+// Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= MAX_OVERHEAD, all costs together below
+// 2^30, where multiplier and shift divide by num_parts exactly. Pointers need only the alignment of an int.
 
 #pragma once
 
@@ -66,7 +66,7 @@ struct Jump {
     __device__ Jump then(Jump next) const { return of(min(parts() + next.parts(), FAR), next.request()); }
 };
 static_assert(JUMP_BATCH <= Jump::REQUESTS, "a request or the end of the batch fits the lower bits");
-static_assert(TILE + ITEMS + 8 * (JUMP_BATCH + 1) <= MAX_BATCH + 4 && JUMP_PARTS <= 1 << 8, "8 levels behind the ends");
+static_assert(JUMP_PARTS <= 1 << 8 && TILE + ITEMS + 8 * (JUMP_BATCH + 1) <= MAX_BATCH + 4, "8 levels behind ends");
 static_assert(JUMP_PARTS <= Jump::FAR && 2 * Jump::FAR < 1u << (32 - Jump::REQUEST_BITS), "two jumps fit");
 
 // A jump that is looked for, with the complement of the request: of several the least has the fewest parts, and among
@@ -305,8 +305,9 @@ __device__ __forceinline__ Candidate stretched_by(
 }
 
 // Where so many parts are stretched that rounds take too long. A stretched part starts exactly at an end, and what
-// follows depends on that end alone: `jumps` leads from each end to that of the next stretched part, and doubled, to the
-// 2nd, 4th, 8th ... next. A thread per part descends from the first request. jumps: 8 levels of batch_size + 1 entries.
+// follows depends on that end alone: `jumps` leads from each end to that of the next stretched part, and doubled, to
+// the 2nd, 4th, 8th ... next. A thread per part descends from the first request. jumps: 8 levels of batch_size + 1
+// entries.
 __device__ __forceinline__ void jump_schedule(
     const int* ends, int* jumps, int4* parts, int2* carries, int batch_size, int num_parts, int overhead, int stride,
     int capacity) {
