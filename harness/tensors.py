@@ -253,7 +253,7 @@ def tensors(kind: type[Tensors]) -> Mapping[str, TensorSpec]:
     for cls in reversed(kind.__mro__):
         scope = vars(sys.modules[cls.__module__])
         for name, (annotation, special) in vars(cls).get("_declared", {}).items():
-            typed = eval(annotation, scope, dict(vars(cls))) if isinstance(annotation, str) else annotation
+            typed = eval(annotation, scope) if isinstance(annotation, str) else annotation
             if isinstance(typed, Typed):
                 found[name] = TensorSpec(name, typed, special)
     return MappingProxyType(found)
