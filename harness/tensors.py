@@ -64,10 +64,10 @@ class Typed:
 
 if TYPE_CHECKING:  # who reads a field gets a Tensor
 
-    class Bool(Tensor):
+    class TypedTensor(Tensor):
         def __class_getitem__(cls, dims: Any) -> Any: ...
 
-    U8 = I16 = I32 = I64 = F32 = Bool
+    Bool = U8 = I16 = I32 = I64 = F32 = TypedTensor
 else:
     Bool, U8 = DType("bool", 1, "bool"), DType("uint8", 1, "unsigned char")
     I16, I32, I64 = DType("int16", 2, "short"), DType("int32", 4, "int"), DType("int64", 8, "long long")
@@ -118,11 +118,11 @@ def view_of(buffer: str) -> Any:
 
 @cache
 def _formula(dimension: str) -> CodeType:
-    """Raises ValueError for what is no sum or product of names and whole numbers."""
+    """Raises SyntaxError for what is no sum or product of names and whole numbers."""
     allowed = (ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Name, ast.Load, ast.Constant)
     tree = ast.parse(dimension, mode="eval")
     if not all(isinstance(node, allowed) for node in ast.walk(tree)):
-        raise ValueError(f"the dimension {dimension!r} is no sum or product of axes and whole numbers")
+        raise SyntaxError
     return compile(tree, dimension, "eval")
 
 
@@ -253,7 +253,7 @@ def tensors(kind: type[Tensors]) -> Mapping[str, TensorSpec]:
     for cls in reversed(kind.__mro__):
         scope = vars(sys.modules[cls.__module__])
         for name, (annotation, special) in vars(cls).get("_declared", {}).items():
-            typed = eval(annotation, scope, dict(vars(cls))) if isinstance(annotation, str) else annotation
+            typed = eval(annotation, scope) if isinstance(annotation, str) else annotation
             if isinstance(typed, Typed):
                 found[name] = TensorSpec(name, typed, special)
     return MappingProxyType(found)
@@ -285,16 +285,17 @@ def wrong_with(made: Tensors, point: Point) -> str | None:
     return None
 
 
-def unknown_axis(kind: type[Tensors], axes: Sequence[str]) -> str | None:
-    """The first dimension that names no axis, in one sentence; None where there is none. Of a class that makes its own
-    buffers, dimensions are those of parts.
+def no_dimension(kind: type[Tensors], axes: Sequence[str]) -> str | None:
+    """The first dimension that is none, in one sentence; None where all are. Of a class that makes its own buffers,
+    they are those of parts.
     """
     for name, spec in tensors(kind).items() if kind.empty.__func__ is Tensors.empty.__func__ else ():
         dimensions = (*spec.typed.dims, *(spec.special.read or ()), spec.special.strided)
-        for dimension in dimensions:
-            for axis in _formula(dimension).co_names if isinstance(dimension, str) else ():
-                if axis not in axes:
-                    return (
-                        f"{kind.__name__}.{name}: the dimension {dimension!r} names no axis{did_you_mean(axis, axes)}"
-                    )
+        for dimension in (one for one in dimensions if isinstance(one, str)):
+            try:
+                unknown = [axis for axis in _formula(dimension).co_names if axis not in axes]
+            except SyntaxError:
+                return f"{kind.__name__}.{name}: {dimension!r} is no sum or product of axes and whole numbers"
+            if unknown:
+                return f"{kind.__name__}.{name}: {dimension!r} names no axis{did_you_mean(unknown[0], axes)}"
     return None

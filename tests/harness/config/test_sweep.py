@@ -13,6 +13,7 @@ from spec_decode_bench.harness.config.sweep import baselines, expand, plan, sele
 from spec_decode_bench.harness.config.work_items import keys_of
 from spec_decode_bench.harness.contract import Axis, Rule, Variant
 from spec_decode_bench.harness.records.select import Selector
+from spec_decode_bench.harness.tensors import Tensors
 from tests.tier import examples
 
 NAMES = ("decode_flatten", "decode_native")
@@ -270,9 +271,8 @@ OWN = {
 @pytest.mark.parametrize("case", OWN)
 def test_what_the_code_of_an_operator_raises_is_one_sentence_with_its_place(case, catalog):
     grid, given, sentence = OWN[case]
-    own = dataclasses.replace(
-        catalog.operators["decode_native"], name="o", **{"axes": (Axis("n", int, 1, ""),), "rules": (), **given}
-    )
+    bare = {"axes": (Axis("n", int, 1, ""),), "rules": (), "inputs": Tensors, "outputs": Tensors}
+    own = dataclasses.replace(catalog.operators["decode_native"], name="o", **bare | given)
     with pytest.raises(ConfigError, match=sentence):
         expand(source([grid], ("o",)), {"o": own})
 
