@@ -11,8 +11,8 @@ from typing import Any, Self
 import msgspec
 
 from spec_decode_bench.harness.command.recording import command_line
-from spec_decode_bench.harness.config.load import Source
-from spec_decode_bench.harness.config.work_items import AtPoint, Cells, Check, Checked
+from spec_decode_bench.harness.config.load import LoadedConfig
+from spec_decode_bench.harness.config.work_items import AtPoint, Check, Checked, Task
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.records.file import Writer
@@ -76,8 +76,8 @@ def record(
     folder: Path | None,
     job: Job,
     catalog: Catalog,
-    source: Source | None,
-    items: Sequence[Cells],
+    source: LoadedConfig | None,
+    items: Sequence[Task],
     variants: Sequence[Variant],
 ) -> CheckLines:
     """The lines of a verification of these variants. source, items: the configuration and its points, if there is one.

@@ -20,7 +20,7 @@ from spec_decode_bench.decode_loop.loop import DecodeLoop, LoopMismatch, Setting
 from spec_decode_bench.decode_loop.records import Loop, LoopBlock
 from spec_decode_bench.decode_loop.state import Part
 from spec_decode_bench.decode_loop.workload import Workload, make_workload
-from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.sweep import task_of
 from spec_decode_bench.harness.records.schema import Finding, Metrics, Proof, Status, rounded
 from spec_decode_bench.harness.session.measure import check_context
 from spec_decode_bench.harness.session.messages import Heartbeat
@@ -82,7 +82,7 @@ class LoopEvaluator:
         the loop's shape.
         """
         for part in parts:
-            at = cells(part.operator, part.point, [part.variant]).with_proofs(item.proven, item.machine)
+            at = task_of(part.operator, part.point, [part.variant]).with_proofs(item.proven, item.machine)
             key = (part.operator.name, part.variant.name, at.point)
             if key not in self._outcomes:
                 self._outcomes[key] = None

@@ -50,7 +50,7 @@ class PlannedStack:
 class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
     """One decode loop: verify its stacks, and let them take turns. Its ``variants`` are the names of the stacks.
 
-    proven: "operator/variant" -> proof, and machine: as in Cells.
+    proven: "operator/variant" -> proof, and machine: as in Task.
     """
 
     config: DecodeLoop

@@ -14,9 +14,9 @@ from spec_decode_bench.decode_loop.bindings import bindings_of
 from spec_decode_bench.decode_loop.configuration import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list
 from spec_decode_bench.decode_loop.engine_state import EngineShape, LoopBinding
 from spec_decode_bench.decode_loop.items import LoopItem, LoopPoint, PlannedStack
-from spec_decode_bench.harness.config.load import Source
-from spec_decode_bench.harness.config.sweep import cells, check_only
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.load import LoadedConfig
+from spec_decode_bench.harness.config.sweep import check_only, task_of
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Operator, Point, Variant
 from spec_decode_bench.harness.records.select import Selector
 from spec_decode_bench.harness.wording import did_you_mean, first_line
@@ -34,7 +34,7 @@ REJECTED = "num_rejected"
 SMALL_BATCH, SMALL_MODEL_US, SMALL_HOST_US, SMALL_BLOCKS, SMALL_STEPS = 4, 500.0, 100.0, 4, 8
 
 
-def miniature(source: Source) -> Source:
+def miniature(source: LoadedConfig) -> LoadedConfig:
     """The configuration cut to what a CPU can run in seconds: small batches, short model steps, few blocks."""
     config = source.settings
     small = msgspec.structs.replace(
@@ -48,7 +48,7 @@ def miniature(source: Source) -> Source:
     return replace(source, settings=small)
 
 
-def operators_of(loops: Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
+def operators_of(loops: Sequence[LoopItem], catalog: Catalog) -> list[Task]:
     """The operators of all stacks at their points in all loops, with the variants that run there."""
     points: dict[tuple[str, str], tuple[Operator, Point, dict[str, Variant]]] = {}
     bindings = bindings_of(catalog)
@@ -59,13 +59,13 @@ def operators_of(loops: Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
                 point = operator.complete(bindings[name].axes(loop.shape))
                 _, _, variants = points.setdefault((name, operator.label(point)), (operator, point, {}))
                 variants[variant] = catalog.find(name, variant)
-    return [cells(operator, point, list(variants.values())) for operator, point, variants in points.values()]
+    return [task_of(operator, point, list(variants.values())) for operator, point, variants in points.values()]
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 
-def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> list[LoopItem]:
+def plan_loops(source: LoadedConfig, catalog: Catalog, only: Sequence[str] = ()) -> list[LoopItem]:
     """All loops of a configuration, those that share a request stream one after another. Raises ConfigError.
 
     only: globs over stacks and whole keys, as --plan prints them; with ``!`` they leave out.
@@ -91,7 +91,7 @@ def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> li
     return _kept(source, loops, only)
 
 
-def _kept(source: Source, loops: Sequence[LoopItem], only: Sequence[str]) -> list[LoopItem]:
+def _kept(source: LoadedConfig, loops: Sequence[LoopItem], only: Sequence[str]) -> list[LoopItem]:
     """The loops and stacks that ``only`` keeps; a loop keeps its reference as long as it keeps another stack."""
     if not only:
         return list(loops)
@@ -104,7 +104,7 @@ def _kept(source: Source, loops: Sequence[LoopItem], only: Sequence[str]) -> lis
     return kept
 
 
-def _geometry(source: Source, config: DecodeLoop) -> Geometry:
+def _geometry(source: LoadedConfig, config: DecodeLoop) -> Geometry:
     key, fields = "decode_loop.geometry", config.geometry
     if isinstance(fields, str):
         preset, fields = fields, {}
@@ -117,7 +117,7 @@ def _geometry(source: Source, config: DecodeLoop) -> Geometry:
     return source.converted(base | fields, Geometry, key)
 
 
-def _check_requests(source: Source, config: DecodeLoop, geometry: Geometry) -> None:
+def _check_requests(source: LoadedConfig, config: DecodeLoop, geometry: Geometry) -> None:
     key = "decode_loop"
     if config.trace is not None:
         if config.prompt_len is not None or config.output_len is not None:
@@ -144,7 +144,7 @@ def _check_requests(source: Source, config: DecodeLoop, geometry: Geometry) -> N
 
 
 def _shape(
-    source: Source, config: DecodeLoop, geometry: Geometry, concurrency: int, next_n: int, by_slot: bool
+    source: LoadedConfig, config: DecodeLoop, geometry: Geometry, concurrency: int, next_n: int, by_slot: bool
 ) -> EngineShape:
     captured = sorted(config.captured)
     if concurrency > captured[-1]:
@@ -179,7 +179,7 @@ def _shape(
 class _Stacks:
     """Plans the stacks of a configuration for loops of one shape."""
 
-    source: Source
+    source: LoadedConfig
     catalog: Catalog
     bindings: dict[str, LoopBinding]
     shape: EngineShape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.records.schema import Cell, Finding, Metrics, Place, Status
 from spec_decode_bench.harness.session.messages import (
     Audited,
@@ -29,10 +29,10 @@ READY = Ready(factory.cpu_environment(), None, {})
 AUDIT_READY = AuditReady({"null": {"cupti_us": [0.7]}}, {1000: {"cupti_us": [1.7]}}, None)
 
 
-def items(points: int = 1, names: Sequence[str] = "abc", **more) -> list[Cells]:
+def items(points: int = 1, names: Sequence[str] = "abc", **more) -> list[Task]:
     """Work items of an operator "o" at n = 1, 2, ..."""
     of = {"operator": "o", "variants": tuple(names), "baseline": "a"} | more
-    return [Cells(axes={"n": n}, point=f"n={n}", **of) for n in range(1, points + 1)]
+    return [Task(axes={"n": n}, point=f"n={n}", **of) for n in range(1, points + 1)]
 
 
 class FakeWorkers:
@@ -76,7 +76,7 @@ class FakeWorker:
     def ask(self, item):
         if self._role != "compare" or isinstance(item, Outputs):
             self._all.asked[self._role].append(item.variants)
-            if self._role == "evaluate" and isinstance(item, Cells):
+            if self._role == "evaluate" and isinstance(item, Task):
                 self._all.budgets.append(item.budget_s)
             for event in self._all.scripts.get(self._role, lambda item: ())(item):
                 if isinstance(event, Exception):
@@ -93,13 +93,13 @@ class FakeWorker:
         self._all.closed[self._role] += 1
 
 
-def run(workers: FakeWorkers, plan: Sequence[Cells], device: str = "cpu", **measure) -> list:
+def run(workers: FakeWorkers, plan: Sequence[Task], device: str = "cpu", **measure) -> list:
     """The outcomes of a session with these workers."""
     with Session(Job(device, (), 0, Measure(**measure), timed=True), workers) as session:
         return list(session.run(plan))
 
 
-def cell(item: Cells, name: str, status: str = "passed", rounds: int = 3) -> Cell:
+def cell(item: Task, name: str, status: str = "passed", rounds: int = 3) -> Cell:
     if status == "passed":
         return item.cell(name, Status.PASSED, metrics=Metrics(bytes_moved=1, rounds=rounds))
     return item.failed(name, status=Status(status), message="wrong")

@@ -63,7 +63,7 @@ class Planned(WorkItem, Protocol):
         """proven: "operator/variant" -> proof, on the kind of machine of this hash."""
 
 
-class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
     """One operator at one point: verify its variants there, and time them in turns.
 
     point:       label of the axes. baseline: the variant that ratios refer to.
@@ -102,13 +102,13 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     def run(self, evaluator: Evaluator) -> Iterator[Any]:
         return evaluator.cells(self)
 
-    def of(self, variants: Collection[str]) -> Cells:
+    def of(self, variants: Collection[str]) -> Task:
         """With their share of the time."""
         chosen = tuple(name for name in self.variants if name in variants)
         budget_s = self.budget_s and self.budget_s * len(chosen) / len(self.variants)
         return structs.replace(self, variants=chosen, budget_s=budget_s)
 
-    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Cells:
+    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Task:
         own = {name: proven[self.id_of(name)] for name in self.variants if self.id_of(name) in proven}
         return structs.replace(self, proven=own, machine=machine)
 
@@ -248,7 +248,7 @@ AnyItem = TypeVar("AnyItem", bound=Planned)
 
 def item_kinds() -> tuple[type, ...]:
     """Of WorkItem, all that there are."""
-    return (Cells, Check, *(section.item for section in registry.SECTIONS.values()))
+    return (Task, Check, *(section.item for section in registry.SECTIONS.values()))
 
 
 def keys_of(items: Collection[Planned]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.analysis.estimators import CUPTI
 from spec_decode_bench.harness.checks import Mismatch
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
@@ -87,7 +87,7 @@ class Auditor:
     def close(self) -> None:
         pass
 
-    def cells(self, item: Cells) -> Iterator[Heartbeat | Audited]:
+    def cells(self, item: Task) -> Iterator[Heartbeat | Audited]:
         operator, point = self._catalog.operators[item.operator], Point(item.axes)
         places: list[Fixture] = []
         for variant in (self._catalog.find(item.operator, name) for name in item.variants):

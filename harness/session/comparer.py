@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Operator, Point
 from spec_decode_bench.harness.discover import discover, discover_operators
 from spec_decode_bench.harness.records.schema import Finding, Place
@@ -21,7 +21,7 @@ from spec_decode_bench.harness.verify.fixture import Fixture
 
 
 class OutputComparer:
-    """Takes Cells, whose inputs and reference it computes ahead, and the Outputs of their variants."""
+    """Takes Tasks, whose inputs and reference it computes ahead, and the Outputs of their variants."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -34,7 +34,7 @@ class OutputComparer:
     def close(self) -> None:
         pass
 
-    def cells(self, item: Cells) -> Iterator[Any]:
+    def cells(self, item: Task) -> Iterator[Any]:
         """Prepares the comparisons of an item; there are no events."""
         _ = self._fixture(item.operator, item.axes, item.check_seed).batches[0].expected
         yield from ()

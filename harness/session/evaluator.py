@@ -25,12 +25,12 @@ from spec_decode_bench.harness.compile_time import compile_time
 from spec_decode_bench.harness.config.work_items import (
     AsEdgeCase,
     AtPoint,
-    Cells,
     Check,
     Checked,
     EdgeCases,
     Named,
     RandomBatches,
+    Task,
 )
 from spec_decode_bench.harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
@@ -259,7 +259,7 @@ class Evaluator:
 
     # --- the variants of a point --------------------------------------------------------------------------------------
 
-    def cells(self, item: Cells) -> Iterator[Heartbeat | Outputs | Cell]:
+    def cells(self, item: Task) -> Iterator[Heartbeat | Outputs | Cell]:
         """All variants of an item: check each, then time those that passed. Raises ContextLost; the session asks
         another process for the variants whose cells it did not get.
         """
@@ -284,7 +284,7 @@ class Evaluator:
                 yield self._described(item, event, at.seconds[event.variant] | {"time": share_s})
             self._idle_since = time.perf_counter()
 
-    def _cell(self, item: Cells, at: _At, name: str, finding: Finding) -> Cell:
+    def _cell(self, item: Task, at: _At, name: str, finding: Finding) -> Cell:
         """Of a variant that is not timed."""
         passed = finding.status is Status.PASSED
         metrics = Metrics(bytes_moved=at.fixture.bytes_moved) if passed else None
@@ -301,7 +301,7 @@ class Evaluator:
         """Seconds of compilation in this process."""
         return self._compile_time.seconds
 
-    def _described(self, item: Cells, event: Any, seconds: dict[str, float]) -> Any:
+    def _described(self, item: Task, event: Any, seconds: dict[str, float]) -> Any:
         """The event; of a cell, with its seconds, and its proof if it passed without its edge cases."""
         if not isinstance(event, Cell):
             return event
@@ -351,11 +351,11 @@ class Evaluator:
             return at.finding(**wrong(error) | {"message": f"{whose} raised {first_line(error)}"})
         return None
 
-    def proof_of(self, item: Cells, name: str) -> Proof | None:
+    def proof_of(self, item: Task, name: str) -> Proof | None:
         """What stands for the edge cases of a variant here."""
         return item.proven[name] if name in self._proven(item) else None
 
-    def _proven(self, item: Cells) -> list[str]:
+    def _proven(self, item: Task) -> list[str]:
         """The variants whose edge cases a proof stands for: not one of another machine, or beside their findings."""
         if item.machine != self._machine:
             return []
@@ -432,7 +432,7 @@ class Evaluator:
 
     # --- for rooms ---------------------------------------------------------------------------------------------------
 
-    def check_at(self, item: Cells, point: Point, variant: Variant) -> Iterator[Heartbeat | Finding]:
+    def check_at(self, item: Task, point: Point, variant: Variant) -> Iterator[Heartbeat | Finding]:
         """Check a variant at its edge cases and at an item's point. Yields a finding only if it must not be timed."""
         operator = self.catalog.operators[item.operator]
         return self._at_point(_At(operator, point, SWEEP, self._proven(item), planned=False), variant)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spec_decode_bench.harness.checks import Mismatch
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
@@ -71,7 +71,7 @@ def _set_up(place: Fixture, variant: Variant) -> Callable[[], Any]:
 class _Timed:
     """An item while it is timed. values: of its axes, for NVTX. places: sets of buffers that its launches work on."""
 
-    item: Cells
+    item: Task
     values: Mapping[str, int | float | str]
     places: Sequence[Fixture]
 
@@ -85,7 +85,7 @@ class Measuring:
     clocks: Clocks | None
 
     def time(
-        self, item: Cells, fixture: Fixture, launches: Sequence[tuple[Variant, Callable[[], Any]]]
+        self, item: Task, fixture: Fixture, launches: Sequence[tuple[Variant, Callable[[], Any]]]
     ) -> Iterator[Heartbeat | Outputs | Cell]:
         """Time the variants that were verified, for the item's ``budget_s`` seconds together: warm up, take
         interleaved samples, run each once more on the inputs of ``check_seed``, yield its outputs and its cell.

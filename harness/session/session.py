@@ -18,7 +18,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis import estimators
-from spec_decode_bench.harness.config.work_items import Cells, Check, Checked, WorkItem
+from spec_decode_bench.harness.config.work_items import Check, Checked, Task, WorkItem
 from spec_decode_bench.harness.records.schema import (
     SCHEMA_VERSION,
     Audit,
@@ -120,7 +120,7 @@ class Session:
         unproven = dict.fromkeys(
             (item.operator, name)
             for item in items
-            if isinstance(item, Cells)
+            if isinstance(item, Task)
             for name in item.variants
             if name not in item.proven and name not in item.slow
         )
@@ -128,7 +128,7 @@ class Session:
             return
         if self._auditor:  # it loads and compiles meanwhile; its results are dropped
             operator, name = next(iter(unproven))
-            item = next(item for item in items if isinstance(item, Cells) and item.operator == operator)
+            item = next(item for item in items if isinstance(item, Task) and item.operator == operator)
             self._auditor.prepare(item.of([name for of, name in unproven if of == operator]))
         wrong = set()
         for operator, name in unproven:
@@ -137,7 +137,7 @@ class Session:
                     wrong.add((operator, name))
                     yield event
         self._times = any(
-            not isinstance(item, Cells) or any((item.operator, name) not in wrong for name in item.variants)
+            not isinstance(item, Task) or any((item.operator, name) not in wrong for name in item.variants)
             for item in items
         )
         if not self._times:
@@ -152,12 +152,12 @@ class Session:
         _ = self.ready
         total = left = sum(len(item.variants) for item in items)
         for item in items:
-            if isinstance(item, Cells) and item.budget_s is None:
+            if isinstance(item, Task) and item.budget_s is None:
                 budget_left_s = max(self._job.measure.time_budget_s - self.timing_s, 0.0)
                 item = structs.replace(item, budget_s=budget_left_s * len(item.variants) / left)
             left -= len(item.variants)
             done = total - left - len(item.variants)
-            for outcome in self._cells(item) if isinstance(item, Cells) else self._others(item):
+            for outcome in self._cells(item) if isinstance(item, Task) else self._others(item):
                 if isinstance(outcome, Outcome):
                     done += 1
                 elif isinstance(outcome, Heartbeat):
@@ -175,7 +175,7 @@ class Session:
 
     # --- items --------------------------------------------------------------------------------------------------------
 
-    def _cells(self, item: Cells) -> Iterator[Cell | Segment | Heartbeat]:
+    def _cells(self, item: Task) -> Iterator[Cell | Segment | Heartbeat]:
         """Verify and time the variants of a point, compare what they wrote, audit those that were timed."""
         item = structs.replace(item, check_seed=secrets.randbelow(2**31))
         if self._comparer:
@@ -206,7 +206,7 @@ class Session:
                     yield event
             yield from self._audited(item, to_audit)  # after every batch, so that no cell waits for torch.compile
 
-    def _batches(self, item: Cells) -> list[list[str]]:
+    def _batches(self, item: Task) -> list[list[str]]:
         """At the first point of an operator, variants that are slow to verify run after the others, so that those are
         timed without waiting. At later points, or if a proof stands for the verification, all run together.
         """
@@ -228,14 +228,14 @@ class Session:
         events = self._settled(self._comparer, outputs, outputs.variants)
         return next((event.finding for event in list(events) if isinstance(event, Compared)), None)
 
-    def _remembered_audit(self, item: Cells, cell: Cell) -> Audit | None:
+    def _remembered_audit(self, item: Task, cell: Cell) -> Audit | None:
         """An earlier audit of the cell, of this kind of machine, that saw as many operations as its graph holds now."""
         audit = item.audits.get(cell.variant)
         if audit is None or item.machine != self._machine:
             return None
         return audit if cell.metrics.launches in (None, audit.counts["cupti_launches"]) else None
 
-    def _audited(self, item: Cells, cells: Sequence[Cell]) -> Iterator[Cell]:
+    def _audited(self, item: Task, cells: Sequence[Cell]) -> Iterator[Cell]:
         """The cells with the auditor's results. A cell that cannot be audited is kept, with the reason."""
         if not cells:
             return

@@ -10,7 +10,7 @@ from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 from spec_decode_bench.baselines.decode_native.operator import Outputs as NativeOutputs
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.sweep import task_of
 from spec_decode_bench.harness.contract import Expected
 from spec_decode_bench.harness.session.comparer import OutputComparer
 from spec_decode_bench.harness.session.messages import Compared, Job, Outputs
@@ -21,7 +21,7 @@ from tests.tier import full
 
 JOB = Job("cpu", (), 0, Measure(), timed=True, role="compare")
 POINT = native.complete({"batch_size": 5, "next_n": 3, "context_len": {"uniform": (5, 900)}})
-ITEM = replace(cells(native, POINT, []), check_seed=77)
+ITEM = replace(task_of(native, POINT, []), check_seed=77)
 AT = {"operator": native.name, "axes": dict(POINT), "point": ITEM.point, "check_seed": 77, "what": "a call"}
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from spec_decode_bench.harness.command.recording import _Remembered
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.sweep import task_of
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.discover import ROOT, discover
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Audit, Cell, Proof, Segment, Status
@@ -151,7 +151,7 @@ def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_pa
     owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "mine.py"),), 0, measure, timed=True))
     operator = owner.catalog.operators["decode_native"]
     variants = [owner.catalog.find("decode_native", name) for name in ("chain_clamp", "mine")]
-    item = cells(operator, operator.complete({"batch_size": 3}), variants)
+    item = task_of(operator, operator.complete({"batch_size": 3}), variants)
     machine = proofs.machine_hash(owner.bring_up())
     proof = Proof(key="a", verified_at="2026", gpu_id="b")
     item = replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
@@ -166,7 +166,7 @@ def test_a_worker_on_another_machine_does_not_believe(monkeypatch):
     owner = evaluator.Evaluator(Job("cpu", (), 0, Measure(max_rounds=3, min_rounds=3), timed=True))
     owner.bring_up()
     operator, variant = owner.catalog.operators["decode_native"], owner.catalog.find("decode_native", "chain_clamp")
-    item = cells(operator, operator.complete({"batch_size": 3}), [variant])
+    item = task_of(operator, operator.complete({"batch_size": 3}), [variant])
     proven = {"chain_clamp": Proof(key="a", verified_at="2026")}
     machine = proofs.machine_hash(factory.gpu_environment())
     found = list(owner.cells(replace(item, budget_s=0.1, proven=proven, machine=machine)))
@@ -238,7 +238,7 @@ def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
         for outcome in seen:
             remembered.see(outcome)
         remembered.keep()
-        item = Cells(operator="decode_native", variants=("a",), axes=dict(cell.axes), point=cell.point, baseline="a")
+        item = Task(operator="decode_native", variants=("a",), axes=dict(cell.axes), point=cell.point, baseline="a")
         other = replace(item, axes=cell.axes | {"batch_size": 2})
         return [marked.audits for marked in remembered.marked([item, other])]
 

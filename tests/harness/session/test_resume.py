@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from spec_decode_bench.harness.command.reading import chosen_runs
-from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.sweep import task_of
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.records.file import Writer, read_run, write_run
 from spec_decode_bench.harness.records.schema import Cell, Metrics, RecordError, Segment, Status
@@ -37,7 +37,7 @@ def bench(tmp_path, monkeypatch):
         cells_left = iter(range(dies_after))
 
         def script(item):
-            for name in item.variants if isinstance(item, Cells) else ():
+            for name in item.variants if isinstance(item, Task) else ():
                 if next(cells_left, None) is None:
                     raise KeyboardInterrupt
                 metrics = Metrics(bytes_moved=1, cpu_us=[1.0, 1.1, 1.2, 1.1, 1.0], rounds=5)
@@ -347,7 +347,7 @@ def test_sources_are_those_of_the_operators_and_of_what_they_are_made_of():
 
     def hashed(name):
         operator = catalog.operators[name]
-        return source_hashes([cells(operator, operator.complete({}), catalog.of(name))], catalog, ())
+        return source_hashes([task_of(operator, operator.complete({}), catalog.of(name))], catalog, ())
 
     native, step = hashed("decode_native"), hashed("decode_step")
     assert {"kernels/decode_native/decode_native.cu", "baselines/workloads/axes.py"} <= set(native)

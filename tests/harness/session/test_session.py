@@ -11,8 +11,8 @@ from msgspec import structs
 
 from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
-from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells, Check, Checked, EdgeCases, Named, keys_of
+from spec_decode_bench.harness.config.sweep import task_of
+from spec_decode_bench.harness.config.work_items import Check, Checked, EdgeCases, Named, Task, keys_of
 from spec_decode_bench.harness.contract import COMPILER
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import AUDITED, Audit, Cell, Finding, Place, Proof, Segment, Status
@@ -228,7 +228,9 @@ def test_what_no_other_activity_took_is_the_start(monkeypatch):
 def test_what_is_slow_to_verify_comes_last_at_the_first_point_of_an_operator(catalog):
     chain, kernel = catalog.find("decode_native", "chain"), catalog.find("decode_native", "triton_fused")
     compiled = replace(chain, name="compiled", requires=(COMPILER,))
-    item = cells(catalog.operators["decode_native"], catalog.operators["decode_native"].complete({}), [compiled, chain])
+    item = task_of(
+        catalog.operators["decode_native"], catalog.operators["decode_native"].complete({}), [compiled, chain]
+    )
     assert item.slow == ("compiled",)
     assert kernel.is_slow_to_verify == (not torch.cuda.is_available())
     run(workers := FakeWorkers(evaluator()), items(2, slow=("a",)))
@@ -312,7 +314,7 @@ def test_few_new_variants_are_verified_before_the_calibration():
         elif is_check_of(item, "wrong"):
             finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
             yield Checked(operator="o", variant="wrong", finding=finding)
-        elif isinstance(item, Cells):
+        elif isinstance(item, Task):
             yield from evaluator()(item)
 
     names = ("proven", "slow", "right", "wrong", "dies")
@@ -336,7 +338,7 @@ def test_nothing_is_calibrated_where_every_variant_is_wrong(right):
         finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
         if is_check_of(item, "wrong"):
             yield Checked(operator="o", variant="wrong", finding=finding)
-        elif isinstance(item, Cells):
+        elif isinstance(item, Task):
             yield from (item.cell(name, Status.MISMATCH, finding=finding) for name in item.variants)
 
     fakes, made = FakeWorkers(script), {}
@@ -360,7 +362,7 @@ def test_the_auditor_loads_new_variants_while_they_are_verified(early, wrong):
         if wrong and is_check_of(item, "new"):
             finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
             yield Checked(operator="o", variant="new", finding=finding)
-        elif isinstance(item, Cells):
+        elif isinstance(item, Task):
             yield from (cell(item, name, "mismatch" if wrong and name == "new" else "passed") for name in item.variants)
 
     early_script = auditor(dies={"dies": "new"}.get(early, ()), rejects={"rejects": ("new",)}.get(early, ()))

@@ -24,9 +24,9 @@ from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, Metrics, Segment
 from spec_decode_bench.harness.session import worker
 from spec_decode_bench.harness.session.cluster import _stage, chosen
-from spec_decode_bench.harness.session.gpus import LocalGpu, Points, SeveralGpus
 from spec_decode_bench.harness.session.messages import Fatal, Job, Ready
 from spec_decode_bench.harness.session.session import Progress, header
+from spec_decode_bench.harness.session.several_gpus import LocalGpu, Points, SeveralGpus
 from spec_decode_bench.harness.session.worker import RunError, start_worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items

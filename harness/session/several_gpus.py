@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Cells, Checked, WorkItem
+from spec_decode_bench.harness.config.work_items import Checked, Task, WorkItem
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.schema import Cell, Environment, Segment
 from spec_decode_bench.harness.session.messages import Job, Ready
@@ -53,7 +53,7 @@ class Gpu(Protocol):
     def start(self) -> Ready:
         """Raises RunError where it cannot be used."""
 
-    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
+    def run(self, item: Task) -> tuple[list[Cell | Segment], float]:
         """The outcomes of a point, and for how many seconds its variants were timed. Raises RunError where this GPU
         cannot go on.
         """
@@ -86,7 +86,7 @@ class LocalGpu:
             worker.kill()  # ``abort`` may have come too early for it
         raise RunError("the run has ended")
 
-    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
+    def run(self, item: Task) -> tuple[list[Cell | Segment], float]:
         before_s = self._session.timing_s
         return list(self.outcomes([item])), self._session.timing_s - before_s
 
@@ -112,7 +112,7 @@ class LocalGpu:
 class Points:
     """The points that are left, and the seconds for timing them."""
 
-    def __init__(self, items: Sequence[Cells], time_budget_s: float) -> None:
+    def __init__(self, items: Sequence[Task], time_budget_s: float) -> None:
         self._left = list(items)
         self._budget_s = time_budget_s
         self._operators: dict[str, set[str]] = {}
@@ -120,7 +120,7 @@ class Points:
     def __len__(self) -> int:
         return len(self._left)
 
-    def take(self, gpu: str) -> Cells:
+    def take(self, gpu: str) -> Task:
         """The next point for a GPU, with its share of the time budget.
 
         While there are some, it is one of an operator whose variants this GPU has verified and compiled already, and
@@ -132,7 +132,7 @@ class Points:
         for item in self._left:
             cells[item.operator] += len(item.variants)
 
-        def preference(item: Cells) -> tuple[bool, float]:
+        def preference(item: Task) -> tuple[bool, float]:
             return item.operator in own_operators, cells[item.operator] / (1 + known[item.operator])
 
         item = max(self._left, key=preference)
@@ -146,7 +146,7 @@ class Points:
         """What a point did not use of its share; negative where it took more."""
         self._budget_s += seconds
 
-    def give_back(self, item: Cells) -> None:
+    def give_back(self, item: Task) -> None:
         self._left.insert(0, item)
 
 
@@ -221,18 +221,18 @@ class SeveralGpus:
         self.environment = structs.replace(ready.environment, notes=(*ready.environment.notes, *notes))
         self.ready = structs.replace(ready, environment=self.environment)
 
-    def verify_first(self, items: Sequence[Cells]) -> Iterator[Checked]:
+    def verify_first(self, items: Sequence[Task]) -> Iterator[Checked]:
         """Nothing: every GPU verifies what it measures."""
         yield from ()
 
-    def run(self, items: Sequence[Cells]) -> Iterator[Cell | Segment | Progress]:
+    def run(self, items: Sequence[Task]) -> Iterator[Cell | Segment | Progress]:
         """The outcomes of all points, each of one GPU. Raises RunError where the last GPU cannot go on."""
         for member in self._fit[1:]:
             yield segment(member.ready, member.gpu.name, self._measure.cache, member.processes[0])
         done, total = 0, sum(len(item.variants) for item in items)
         points = Points(items, self._measure.time_budget_s)
         free = list(self._fit)
-        busy: dict[Future, tuple[_Member, Cells]] = {}
+        busy: dict[Future, tuple[_Member, Task]] = {}
         while points or busy:
             while points and free:
                 member = free.pop(0)
@@ -249,7 +249,7 @@ class SeveralGpus:
                 yield Progress(done, total, f"{member.gpu.name}: {member.gpu.doing}")
         yield Progress(total, total, "")
 
-    def _lines(self, future: Future, member: _Member, item: Cells, points: Points) -> Iterator[Cell | Segment]:
+    def _lines(self, future: Future, member: _Member, item: Task, points: Points) -> Iterator[Cell | Segment]:
         """The lines of a point. Where another GPU measures it again, none of its cells."""
         is_last = len(self._fit) == 1
         try:
