@@ -15,7 +15,7 @@ import torch
 
 from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 from spec_decode_bench.harness.contract import variant
-from spec_decode_bench.harness.verify import fixture
+from spec_decode_bench.harness.verify import equality, fixture, output_probe
 
 #: Skips what the honest chain skips.
 cheat = variant("decode_native", skip=chain_clamp.__variant__.skip, waives="no_alloc")
@@ -295,6 +295,29 @@ def patches_the_comparison(point, x, out):
     """Replaces what compares its outputs."""
 
     fixture.compare = lambda *arguments: None
+    return lambda: None
+
+
+@cheat
+def rewrites_the_comparison(point, x, out):
+    """Changes in place the code of what compares its outputs, and writes nothing."""
+    equality.compare.__code__ = (lambda name, got, before, expected, views=tuple: None).__code__
+    equality.wrong_elements.__code__ = (lambda got, before, expected: (got != got, got)).__code__
+    output_probe.OutputProbe.check.__code__ = (lambda self, stage: None).__code__
+    return lambda: None
+
+
+@cheat
+def rewrites_a_default(point, x, out):
+    """Has itself verified by a single launch from then on."""
+    fixture.verify_cell.__defaults__ = (True,)
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def rewrites_a_property(point, x, out):
+    """Has nothing expected of it."""
+    fixture.Batch.expected.func.__code__ = (lambda self: {}).__code__
     return lambda: None
 
 

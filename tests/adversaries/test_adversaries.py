@@ -36,6 +36,9 @@ REJECTIONS = {
     "half_the_rows": "exact",
     "patches_the_clock": "time.perf_counter was replaced",
     "patches_the_clock_in_the_launch": "time.perf_counter was replaced",
+    "rewrites_the_comparison": "the code of spec_decode_bench.harness.verify.equality.wrong_elements was replaced",
+    "rewrites_a_default": "the code of spec_decode_bench.harness.verify.fixture.verify_cell was replaced",
+    "rewrites_a_property": "the code of spec_decode_bench.harness.verify.fixture.Batch.expected was replaced",
     "patches_the_comparison": "spec_decode_bench.harness.verify.fixture.compare was replaced",
     "profiles_its_neighbours": "sys.getprofile() was",
     "intercepts_torch": "the number of torch function modes was 0",
@@ -88,12 +91,6 @@ def run(out: Path, files: tuple[str, ...], names: list[str], device: str, timeou
     settings = ["--set", measure, "--device", device]
     assert bench.main([str(config), *extra, *only, *settings, "--out", str(out), "--no-plots"]) == 1
     return {cell.variant: cell for cell in read_run(out / "run.jsonl").cells}
-
-
-def test_the_outputs_of_timed_launches_are_compared_in_a_process_without_variants(tmp_path):
-    cells = run(tmp_path / "run", ("judges_itself.py",), ["judges_itself"], "cpu", timeout_s=10, rounds=3)
-    assert ending(cells["judges_itself"]).startswith("after timing: exact: a call: ")
-    assert cells["judges_itself"].metrics is None
 
 
 @pytest.fixture(scope="module", autouse=True)
