@@ -10,11 +10,9 @@ from spec_decode_bench.harness.records.schema import Cell, Finding, Metrics, Pla
 from spec_decode_bench.harness.session.messages import (
     Audited,
     AuditReady,
-    Done,
     Fatal,
     Heartbeat,
     Job,
-    Outputs,
     Ready,
     Up,
 )
@@ -36,7 +34,7 @@ def items(points: int = 1, names: Sequence[str] = "abc", **more) -> list[Task]:
 
 
 class FakeWorkers:
-    """Replaces the class Worker. By role: "evaluate", "audit" and "compare".
+    """Replaces the class Worker. By role: "evaluate" and "audit".
 
     scripts: of each role: item -> its events; a WorkerDied among them is raised. A role without one answers nothing.
     starts:  of each role: what each process answers once it is up, or an exception to raise; the last one repeats.
@@ -45,11 +43,11 @@ class FakeWorkers:
 
     def __init__(self, script, starts=(READY,), **others) -> None:
         self.scripts = {"evaluate": script} | others
-        self.starts = {"evaluate": list(starts), "audit": [AUDIT_READY], "compare": [Done()]}
-        self.asked: dict[str, list[tuple[str, ...]]] = {"evaluate": [], "audit": [], "compare": []}
+        self.starts = {"evaluate": list(starts), "audit": [AUDIT_READY]}
+        self.asked: dict[str, list[tuple[str, ...]]] = {"evaluate": [], "audit": []}
         self.budgets: list[float] = []
-        self.started: dict[str, list[Job]] = {"evaluate": [], "audit": [], "compare": []}
-        self.closed: dict[str, int] = {"evaluate": 0, "audit": 0, "compare": 0}
+        self.started: dict[str, list[Job]] = {"evaluate": [], "audit": []}
+        self.closed: dict[str, int] = {"evaluate": 0, "audit": 0}
 
     def __call__(self, job: Job) -> FakeWorker:
         self.started[job.role].append(job)
@@ -74,14 +72,13 @@ class FakeWorker:
         return self._answer
 
     def ask(self, item):
-        if self._role != "compare" or isinstance(item, Outputs):
-            self._all.asked[self._role].append(item.variants)
-            if self._role == "evaluate" and isinstance(item, Task):
-                self._all.budgets.append(item.budget_s)
-            for event in self._all.scripts.get(self._role, lambda item: ())(item):
-                if isinstance(event, Exception):
-                    raise event
-                yield event
+        self._all.asked[self._role].append(item.variants)
+        if self._role == "evaluate" and isinstance(item, Task):
+            self._all.budgets.append(item.budget_s)
+        for event in self._all.scripts.get(self._role, lambda item: ())(item):
+            if isinstance(event, Exception):
+                raise event
+            yield event
 
     def request_exit(self) -> None:
         pass

@@ -72,7 +72,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
     proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
                  hash of (harness/session/proofs.py). audits: likewise, variants that were audited at this point.
-    check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
 
     operator: str
@@ -87,7 +86,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
     proven: dict[str, Proof] = {}
     audits: dict[str, Audit] = {}
     machine: str = ""
-    check_seed: int = 0
 
     @property
     def label(self) -> str:

@@ -52,7 +52,7 @@ from spec_decode_bench.harness.records.schema import (
     rounded,
 )
 from spec_decode_bench.harness.session.measure import RAMP_S, Measuring, check_context, is_context_lost
-from spec_decode_bench.harness.session.messages import Heartbeat, Job, Outputs, Ready
+from spec_decode_bench.harness.session.messages import Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.sources import package_needs
 from spec_decode_bench.harness.timing.environment import describe
@@ -259,7 +259,7 @@ class Evaluator:
 
     # --- the variants of a point --------------------------------------------------------------------------------------
 
-    def cells(self, item: Task) -> Iterator[Heartbeat | Outputs | Cell]:
+    def cells(self, item: Task) -> Iterator[Heartbeat | Cell]:
         """All variants of an item: check each, then time those that passed. Raises ContextLost; the session asks
         another process for the variants whose cells it did not get.
         """

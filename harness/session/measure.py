@@ -1,9 +1,10 @@
-"""Times the variants of one point in interleaved rounds, checks the process around every sample, and passes on the
-outputs.
+"""Times the variants of one point in interleaved rounds, checks the process around every sample, and the outputs for
+new inputs after the last one.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
 from spec_decode_bench.harness.records.schema import Cell, Status
-from spec_decode_bench.harness.session.messages import Heartbeat, Job, Outputs
+from spec_decode_bench.harness.session.messages import Heartbeat, Job
 from spec_decode_bench.harness.timing.cpu_stopwatch import CpuStopwatch
 from spec_decode_bench.harness.timing.rounds import PLACEMENTS, CellTimings, PlacedLaunch, Stopwatch, interleave
 from spec_decode_bench.harness.verify.buffers import POISONS
@@ -86,9 +87,9 @@ class Measuring:
 
     def time(
         self, item: Task, fixture: Fixture, launches: Sequence[tuple[Variant, Callable[[], Any]]]
-    ) -> Iterator[Heartbeat | Outputs | Cell]:
+    ) -> Iterator[Heartbeat | Cell]:
         """Time the variants that were verified, for the item's ``budget_s`` seconds together: warm up, take
-        interleaved samples, run each once more on the inputs of ``check_seed``, yield its outputs and its cell.
+        interleaved samples, check each once more on inputs that nothing has seen before, yield its cell.
 
         launches: of the variants, set up on ``fixture``. Raises ContextLost.
         """
@@ -102,17 +103,16 @@ class Measuring:
             # Before any cell is yielded: if one lost the context, all are asked for again, one by one.
             check_context(self.job.device)
         readings += self._read_clocks()
-        new_inputs = fixture.add_batch(item.check_seed)
+        new_inputs = fixture.add_batch(secrets.randbelow(2**31))
         for name, timing in timings.items():
-            error, when, outputs = timing.error, "timing", []
+            error, when = timing.error, "timing"
             if error is None:
                 try:
                     with self._watched(at, name, "verify"):
-                        outputs = self._outputs(at, name, new_inputs, timing.stopwatch)
+                        self._check_on_new_inputs(at, new_inputs, timing.stopwatch)
                 except Exception as raised:  # a variant may raise anything
                     error, when = raised, "after_timing"
             if error is None:
-                yield from outputs
                 yield self._cell(at, name, timing, readings)
             else:
                 yield item.failed(name, when=when, **wrong(error))
@@ -173,23 +173,19 @@ class Measuring:
             yield Heartbeat(next(iter(timings)), "measure")
         return timings
 
-    def _outputs(self, at: _Timed, name: str, batch: int, stopwatch: Stopwatch) -> list[Outputs]:
-        """What the timed closure, and its largest graph, write for inputs that neither was timed on. Raises Mismatch
-        where they write anywhere else.
-        """
-        item, place = at.item, at.places[stopwatch.place]
-        replay, outputs = stopwatch.replay, []
+    def _check_on_new_inputs(self, at: _Timed, batch: int, stopwatch: Stopwatch) -> None:
+        """The timed closure, and its largest graph, on inputs that nothing has seen before. Raises Mismatch."""
+        place, replay = at.places[stopwatch.place], stopwatch.replay
         for what, run, poison in (
             ("a call", stopwatch.launch, POISONS[0]),
             ("a replay of its graph", replay, POISONS[1]),
         ):
             if run is not None:
-                place.run(run, batch, poison)
-                contents = place.contents(replayed=run is replay)
-                made = {"what": what, "poison": poison, "contents": contents, "check_seed": item.check_seed}
-                outputs.append(Outputs(operator=item.operator, variant=name, axes=item.axes, point=item.point, **made))
+                try:
+                    place.check(run, batch, poison, replayed=run is replay)
+                except Mismatch as mismatch:
+                    raise mismatch.within(what) from None
         place.fill(0)
-        return outputs
 
     def _cell(self, at: _Timed, name: str, timing: CellTimings, readings: Sequence[Reading]) -> Cell:
         """The samples of one variant."""

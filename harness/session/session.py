@@ -1,15 +1,13 @@
 """A session: runs work items in the worker processes of one GPU, or of the CPU, and yields their outcomes.
 
-It lives in the parent process, which never touches the device. Two more processes compare and audit timed cells before
-the session yields them.
+It lives in the parent process, which never touches the device. A second process audits timed cells before the session
+yields them.
 """
 
 from __future__ import annotations
 
 import datetime
-import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +33,7 @@ from spec_decode_bench.harness.records.schema import (
     rounded,
 )
 from spec_decode_bench.harness.session.attribution import FaultAttribution, on_death
-from spec_decode_bench.harness.session.messages import Audited, AuditReady, Compared, Heartbeat, Job, Outputs, Ready
+from spec_decode_bench.harness.session.messages import Audited, AuditReady, Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, start_worker
@@ -75,10 +73,8 @@ class Session:
         registry.load(job.rooms)  # in the process of a cluster's node
         self._job, self._start = job, start
         self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.brief
-        self._compares = job.timed
         self._workers: list[SupervisedWorker] = []
         self._auditor: SupervisedWorker | None = None
-        self._comparer: SupervisedWorker | None = None
         self._cupti: AuditReady | None = None
         self._no_audit: str | None = None
         self._begun: set[str] = set()
@@ -93,7 +89,6 @@ class Session:
             # They bring the device up at the same time, and calibrate one after the other.
             self._evaluator = self._started("evaluate")
             self._auditor = self._started("audit") if self._audits else None
-            self._comparer = self._started("compare") if self._compares else None
             self.environment = self._evaluator.wait_until_up().environment
             self._machine = machine_hash(self.environment)
         except BaseException:
@@ -176,26 +171,12 @@ class Session:
     # --- items --------------------------------------------------------------------------------------------------------
 
     def _cells(self, item: Task) -> Iterator[Cell | Segment | Heartbeat]:
-        """Verify and time the variants of a point, compare what they wrote, audit those that were timed."""
-        item = structs.replace(item, check_seed=secrets.randbelow(2**31))
-        if self._comparer:
-            self._comparer.prepare(item)
-        wrong: dict[str, Finding] = {}
-        comparing_s: Counter[str] = Counter()
+        """Verify and time the variants of a point, audit those that were timed."""
         for batch in self._batches(item):
             to_audit: list[Cell] = []
             for event in self._settled(self._evaluator, item, batch):
-                if isinstance(event, Outputs):
-                    if event.variant not in wrong:
-                        began = time.monotonic()
-                        if finding := self._compared(event):
-                            wrong[event.variant] = finding
-                        comparing_s[event.variant] += time.monotonic() - began
-                elif isinstance(event, Cell):
-                    seconds = _with(event.seconds, "verify", comparing_s[event.variant])
-                    event = structs.replace(event, process=self._process, seconds=seconds)
-                    if finding := wrong.get(event.variant):
-                        event = structs.replace(event, status=finding.status, finding=finding, metrics=None)
+                if isinstance(event, Cell):
+                    event = structs.replace(event, process=self._process)
                     if not (self._audits and event.was_timed):
                         yield event
                     elif audit := self._remembered_audit(item, event):
@@ -222,11 +203,6 @@ class Session:
         for part in parts:
             for event in self._settled(self._evaluator, part, part.variants):
                 yield structs.replace(event, process=self._process) if isinstance(event, Outcome) else event
-
-    def _compared(self, outputs: Outputs) -> Finding | None:
-        """The finding about wrong outputs of a timed launch; None if they are right."""
-        events = self._settled(self._comparer, outputs, outputs.variants)
-        return next((event.finding for event in list(events) if isinstance(event, Compared)), None)
 
     def _remembered_audit(self, item: Task, cell: Cell) -> Audit | None:
         """An earlier audit of the cell, of this kind of machine, that saw as many operations as its graph holds now."""
@@ -274,7 +250,7 @@ class Session:
             death = None
             try:
                 for event in worker.ask(item.of(asked)):
-                    if isinstance(event, Outcome | Audited | Compared):
+                    if isinstance(event, Outcome | Audited):
                         if event.variant not in pending:
                             raise WorkerDied(f"the worker process sent {event.variant}, which was not requested")
                         pending.remove(event.variant)

@@ -25,7 +25,6 @@ from spec_decode_bench.harness.session.messages import (
     Fatal,
     Job,
     Message,
-    Outputs,
     Ready,
     Up,
     receive_event,
@@ -67,8 +66,6 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
     if job.role == "audit":
         from spec_decode_bench.harness.session.auditor import Auditor as Owner
-    elif job.role == "compare":
-        from spec_decode_bench.harness.session.comparer import OutputComparer as Owner
     else:
         from spec_decode_bench.harness.session.evaluator import Evaluator as Owner
     import torch
@@ -116,8 +113,6 @@ def _events(owner: Any, message: Message) -> Iterator[Event]:
     match message:
         case Calibrate():
             return iter([owner.ready() if message.timed else owner.ready(timed=False)])
-        case Outputs():
-            return owner.compare(message)
         case _:
             return message.run(owner)
 

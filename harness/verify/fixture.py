@@ -211,12 +211,6 @@ class Fixture:
         self.passed_checks.add("return_value")
         return outputs_before
 
-    def contents(self, replayed: bool = False) -> dict[str, memoryview]:
-        """Output -> a copy of the bytes that it holds. replayed: as for ``check``."""
-        tensors = {name: as_integers(self.outputs.buffers[name].tensor) for name in self._written(replayed)}
-        copies = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-        return {name: memoryview(copy.reshape(-1).view(torch.uint8).numpy()) for name, copy in copies.items()}
-
     def check(self, launch: Callable[[], Any], batch: int, poison: int | None, replayed: bool = False) -> None:
         """``run``, and compare everything. Raises Mismatch.
 

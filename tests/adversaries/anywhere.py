@@ -109,6 +109,21 @@ def stops_when_timed(point, x, out):
 
 
 @cheat
+def remembers_its_answer(point, x, out):
+    """After the calls of verification, copies the last answer: right while the inputs stay."""
+    work, calls, answer = chain_clamp(point, x, out), itertools.count(), torch.empty_like(view(point, out))
+
+    def launch():
+        if next(calls) < HONEST_CALLS:
+            work()
+            answer.copy_(view(point, out))
+        else:
+            view(point, out).copy_(answer)
+
+    return launch
+
+
+@cheat
 def knows_its_caller(point, x, out):
     """Idles when its caller is a file of harness/timing."""
     work = chain_clamp(point, x, out)

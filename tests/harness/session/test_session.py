@@ -20,12 +20,9 @@ from spec_decode_bench.harness.session import session as module
 from spec_decode_bench.harness.session.messages import (
     Audited,
     AuditReady,
-    Compared,
-    Done,
     Fatal,
     Heartbeat,
     Job,
-    Outputs,
     Ready,
 )
 from spec_decode_bench.harness.session.proofs import machine_hash
@@ -269,8 +266,8 @@ def test_nothing_starts_before_a_session_is_entered():
     session = Session(Job("cpu", (), 0, Measure(), timed=True), workers)
     assert not any(workers.started.values())
     with session:
-        assert {role: len(jobs) for role, jobs in workers.started.items()} == {"evaluate": 1, "audit": 0, "compare": 1}
-    assert workers.closed == {"evaluate": 1, "audit": 0, "compare": 1}
+        assert {role: len(jobs) for role, jobs in workers.started.items()} == {"evaluate": 1, "audit": 0}
+    assert workers.closed == {"evaluate": 1, "audit": 0}
 
 
 def test_a_worker_killed_while_it_starts_is_started_again():
@@ -439,7 +436,6 @@ def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_f
         ("wait_until_ready", "evaluate"),
         ("wait_until_ready", "audit"),
     ]
-    happened = [one for one in happened if one != ("wait_until_up", "compare")]
     assert happened == [("asked", ("b",)), ("cell", "b"), ("asked", ("a",)), ("cell", "a")]
 
 
@@ -607,29 +603,3 @@ def test_cells_that_were_measured_before_another_variant_died_are_audited():
         "c": ("failed", 1),
     }
     assert workers.asked["audit"] == [("a", "b")]
-
-
-# --- the outputs of timed launches ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("deaths", "status"), [(0, "mismatch"), (1, "mismatch"), (2, "failed")])
-def test_a_wrong_output_costs_the_time_and_a_comparer_that_dies_is_asked_once_more(deaths, status):
-    def writes(item):
-        more = {"check_seed": item.check_seed, "what": "a call", "poison": 1, "contents": {"buffer": b"1234"}}
-        yield Outputs(operator="o", variant="a", axes=item.axes, point=item.point, **more)
-        yield from evaluator()(item)
-
-    left = [DIED] * deaths
-
-    def compares(outputs):
-        if left:
-            yield left.pop()
-        found = {"status": Status.MISMATCH, "check": "exact", "when": "after_timing", "message": "a call: differs"}
-        yield Compared("a", Finding(place=Place.POINT, name=outputs.point, **found))
-
-    workers = FakeWorkers(writes, compare=compares)
-    found = {one.variant: one for one in cells_of(run(workers, items()))}
-    assert (found["a"].status, found["a"].metrics, found["a"].finding.when) == (status, None, "after_timing")
-    assert found["b"].status == found["c"].status == "passed"
-    assert len(workers.started["compare"]) == 1 + deaths
-    assert Done() in workers.starts["compare"]

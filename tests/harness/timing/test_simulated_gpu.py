@@ -32,7 +32,7 @@ from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session.auditor import BLOCKED, Auditor
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.measure import ContextLost
-from spec_decode_bench.harness.session.messages import Audited, Heartbeat, Job, Outputs
+from spec_decode_bench.harness.session.messages import Audited, Heartbeat, Job
 from spec_decode_bench.harness.session.session import _with_cupti
 from spec_decode_bench.harness.timing import calibrate as calibration
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS, Cache, measure_chase_cycles
@@ -518,7 +518,7 @@ def answers(evaluator, *names, point=POINT):
     return [
         one
         for one in evaluator.cells(factory.item(native, dict(point), names, budget_s=100.0))
-        if not isinstance(one, (Heartbeat, Outputs))
+        if not isinstance(one, Heartbeat)
     ]
 
 
@@ -619,7 +619,7 @@ def test_a_lost_context_is_reported_after_the_cell_of_the_variant_that_lost_it(n
     evaluator, cells = started(Evaluator(job(mine, ADVERSARIES / "on_a_gpu.py"))), []
     with pytest.raises(ContextLost, match="illegal memory access"):  # noqa: PT012
         for one in evaluator.cells(factory.item(native, dict(POINT), (name, "flat_view"), budget_s=1.0)):
-            if not isinstance(one, (Heartbeat, Outputs)):
+            if not isinstance(one, Heartbeat):
                 cells.append(one)
     assert [(cell.variant, cell.status) for cell in cells] == [(name, "failed")]
 
