@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -55,14 +54,11 @@ class CheckLines:
                 for line in (self._header(ready), *self.all):
                     self._writer.write(line)
 
-    def keep(self, item: Check, events: Iterable[Any]) -> None:
+    def keep(self, item: Check, found: Iterable[Checked]) -> None:
         """A line for each finding of an item, as soon as it is there. Raises RecordError."""
         at = {"place": item.where.place, "name": item.where.label} if isinstance(item.where, AtPoint) else {}
-        last = time.monotonic()
-        for event in events:
-            if isinstance(event, Checked):
-                last, before = time.monotonic(), last
-                self._add(CheckLine.of(event.operator, event.variant, event.finding, last - before, **at))
+        for one in found:
+            self._add(CheckLine.of(one.operator, one.variant, one.finding, sum(one.seconds.values()), **at))
 
     def _add(self, line: CheckLine) -> None:
         """On disk before the next one. Raises RecordError, for example where the disk is full."""

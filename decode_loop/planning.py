@@ -17,7 +17,7 @@ from spec_decode_bench.decode_loop.items import LoopItem, LoopPoint, PlannedStac
 from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.config.sweep import check_only, task_of
 from spec_decode_bench.harness.config.work_items import Task
-from spec_decode_bench.harness.contract import Operator, Point, Variant
+from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.records.select import Selector
 from spec_decode_bench.harness.wording import did_you_mean, first_line
 
@@ -48,18 +48,27 @@ def miniature(source: LoadedConfig) -> LoadedConfig:
     return replace(source, settings=small)
 
 
-def operators_of(loops: Sequence[LoopItem], catalog: Catalog) -> list[Task]:
+def operators_of(loops: Sequence[LoopItem]) -> list[Task]:
     """The operators of all stacks at their points in all loops, with the variants that run there."""
-    points: dict[tuple[str, str], tuple[Operator, Point, dict[str, Variant]]] = {}
+    tasks: dict[tuple[str, str], Task] = {}
+    for task in (task for loop in loops for task in loop.tasks):
+        here = tasks.setdefault((task.operator, task.point), task)
+        names = tuple(dict.fromkeys((*here.variants, *task.variants)))
+        tasks[task.operator, task.point] = msgspec.structs.replace(here, variants=names)
+    return list(tasks.values())
+
+
+def _tasks(stacks: Sequence[PlannedStack], shape: EngineShape, catalog: Catalog) -> tuple[Task, ...]:
+    """The operators of stacks at their points in loops of a shape."""
+    variants: dict[str, dict[str, Variant]] = {}
+    for operator, variant in (part for stack in stacks for part in stack.parts):
+        variants.setdefault(operator, {})[variant] = catalog.find(operator, variant)
     bindings = bindings_of(catalog)
-    for loop in loops:
-        for stack in loop.stacks:
-            for name, variant in stack.parts:
-                operator = catalog.operators[name]
-                point = operator.complete(bindings[name].axes(loop.shape))
-                _, _, variants = points.setdefault((name, operator.label(point)), (operator, point, {}))
-                variants[variant] = catalog.find(name, variant)
-    return [task_of(operator, point, list(variants.values())) for operator, point, variants in points.values()]
+    operators = {name: catalog.operators[name] for name in variants}
+    return tuple(
+        task_of(operator, operator.complete(bindings[name].axes(shape)), list(variants[name].values()))
+        for name, operator in operators.items()
+    )
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------
@@ -83,11 +92,14 @@ def plan_loops(source: LoadedConfig, catalog: Catalog, only: Sequence[str] = ())
     for concurrency, next_n in itertools.product(as_list(config.concurrency), as_list(config.next_n)):
         shape = _shape(source, config, geometry, concurrency, next_n, by_slot)
         stacks = _Stacks(source, catalog, bindings, shape).planned()
+        tasks = _tasks(stacks, shape, catalog)
         for scheduling, step_us, graph in itertools.product(
             as_list(config.scheduling), as_list(config.model_step_us), as_list(config.graph)
         ):
             point = LoopPoint(concurrency, shape.batch_size, next_n, step_us, scheduling, graph)
-            loops.append(LoopItem(config=config, at=point, shape=shape, reference=reference, stacks=stacks))
+            loops.append(
+                LoopItem(config=config, at=point, shape=shape, reference=reference, stacks=stacks, tasks=tasks)
+            )
     return _kept(source, loops, only)
 
 

@@ -41,7 +41,7 @@ def plan(source: LoadedConfig, catalog: Catalog, only: Sequence[str]) -> list[Lo
 def points(items: Sequence[LoopItem], catalog: Catalog) -> list[Task]:
     from spec_decode_bench.decode_loop.planning import operators_of
 
-    return operators_of(items, catalog)
+    return operators_of(items)
 
 
 def without_gpu(source: LoadedConfig) -> LoadedConfig:

@@ -45,7 +45,7 @@ from spec_decode_bench.harness.report.console import print_to_stderr, progress_b
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources
-from spec_decode_bench.harness.session.session import Event, Progress, Session, header, segment, utc_now
+from spec_decode_bench.harness.session.session import Session, header, segment, utc_now
 from spec_decode_bench.harness.session.several_gpus import SeveralGpus
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import RunError
@@ -200,12 +200,15 @@ def _measured(
                         tell(checked.variant_id, checked.finding)
                     keep(_first_line(plan, session.ready, planning_s))
                 begun = True
+
+                def replaced(process: Segment) -> None:
+                    plan.check_sources()
+                    remembered.see_process(process)
+                    keep(structs.replace(process, process=plan.first_process + process.process))
+
+                session.on_process = replaced
+                session.on_progress = lambda done, total, doing: update(done, doing)
                 for outcome in session.run(items):
-                    if isinstance(outcome, Progress):
-                        update(outcome.done, outcome.doing)
-                        continue
-                    if isinstance(outcome, Segment):
-                        plan.check_sources()
                     if isinstance(outcome, Cell) and outcome.finding is not None:
                         tell(outcome.variant_id, outcome.finding)
                     remembered.see(outcome)
@@ -264,13 +267,11 @@ class _Remembered:
         audits = {name: self.proven[item.id_of(name)].audits.get(place) for name in item.proven}
         return structs.replace(item, audits={name: audit for name, audit in audits.items() if audit is not None})
 
-    def see(self, outcome: Event) -> None:
-        if isinstance(outcome, Segment):
-            if proofs.machine_hash(outcome.environment) == proofs.machine_hash(self.environment):
-                self.gpus[outcome.process] = outcome.environment.gpu_id
-            return
-        if not isinstance(outcome, Outcome):
-            return
+    def see_process(self, process: Segment) -> None:
+        if proofs.machine_hash(process.environment) == proofs.machine_hash(self.environment):
+            self.gpus[process.process] = process.environment.gpu_id
+
+    def see(self, outcome: Outcome) -> None:
         variants, proven = set(outcome.variant_ids), set(outcome.proofs)  # of one that fails, all are verified again
         if outcome.status.is_bad:
             self.failed |= variants

@@ -1,24 +1,26 @@
 """The messages between a session and its worker processes: plain data, as MessagePack.
 
-A worker begins with a Job, and answers Up when its device is up, or Fatal. Then it is sent Calibrate and work items, at
-last an empty message. Each is answered with its events as they happen, then Done.
+A worker begins with a Job, and answers Up when its device is up. Then it is sent requests, at last an empty message,
+and answers each with one value; with Fatal where it cannot go on. What it is doing goes through a pipe of its own,
+which only the supervisor reads (``Heartbeat``, ``Checked``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, ClassVar, Literal, Union
 
 import msgspec
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Checked, WorkItem, item_kinds
+from spec_decode_bench.harness.config.work_items import Answer, Audited, Death, Request, Task, item_kinds
 from spec_decode_bench.harness.contract import Buffers
-from spec_decode_bench.harness.records.schema import Calibration, Cell, Environment, Finding, Outcome, Place
+from spec_decode_bench.harness.records.schema import Calibration, Environment, Place
 
 Role = Literal["evaluate", "audit"]
 
@@ -55,30 +57,22 @@ class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="line"):
     pass
 
 
-class Calibrate(_Message):
-    """Measure what the times of this run are judged by. No other process uses the device meanwhile.
-
-    timed: whether anything is left to be timed.
-    """
-
-    timed: bool = True
-
-
 class Heartbeat(_Message):
-    """Sent before a variant, or what else an item asks for, gets control, so that the session knows whom to blame if
-    the process dies or hangs.
+    """Sent before variants, or what else is asked for, get control, so that the session knows whom to blame if the
+    process dies or hangs.
 
-    In the phase "measure" the variants of an item are interleaved, with one heartbeat per round; in "block" one has
-    control.
+    variants: one, or several that take turns.
     place, name, buffers, seed: what it is verified on, of a Check; seed: of a random batch.
     """
 
-    variant: str
-    phase: Literal["verify", "measure", "block", "audit"]
+    variants: tuple[str, ...]
     place: Place | None = None
     name: str = ""
     buffers: Buffers | None = None
     seed: int | None = None
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 class Up(_Message):
@@ -111,14 +105,6 @@ class AuditReady(_Message):
     blocked: str | None
 
 
-class Audited(_Message):
-    """What the auditor found for one variant. counts: counts and CUPTI times, as fields of Metrics."""
-
-    variant: str
-    counts: dict[str, Any] = {}
-    finding: Finding | None = None
-
-
 class Fatal(_Message):
     """The process cannot go on and ends. As the answer to a Job: the device could not be brought up. To Calibrate: it
     could not be calibrated.
@@ -127,41 +113,67 @@ class Fatal(_Message):
     reason: str
 
 
-class Done(_Message):
-    """All events of the last message have been sent."""
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
-#: What is sent to a worker, and what a worker sends.
-Message = Calibrate | WorkItem
-Event = Heartbeat | Up | Ready | AuditReady | Outcome | Checked | Audited | Fatal | Done
+class Calibrate(_Message):
+    """Measure what the times of this run are judged by. No other process uses the device meanwhile.
+
+    timed: whether anything is left to be timed.
+    """
+
+    answer: ClassVar[Any] = Ready | AuditReady
+
+    timed: bool = True
+
+    def run(self, owner: Any) -> Ready | AuditReady:
+        return owner.ready(self.timed)
+
+
+class AuditOf(_Message):
+    """Examine the launches of variants at a point under CUPTI."""
+
+    answer: ClassVar[Any] = Answer[Audited]
+
+    task: Task
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return self.task.variants
+
+    def id_of(self, variant: str) -> str:
+        return self.task.id_of(variant)
+
+    def of(self, variants: Collection[str]) -> AuditOf:
+        return AuditOf(self.task.of(variants))
+
+    def run(self, owner: Any) -> list[Audited]:
+        return owner.audit(self.task)
+
+    def died(self, variant: str, death: Death) -> Audited:
+        """The first process found nothing wrong with it."""
+        return Audited(variant=variant, no_audit=death.message)
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_EVENTS = (Heartbeat, Up, Ready, AuditReady, Cell, Checked, Audited, Fatal, Done)
 
 
 @cache
-def _decoder(kinds: tuple[type, ...]) -> msgspec.msgpack.Decoder:
+def _decoder(kinds: tuple[Any, ...]) -> msgspec.msgpack.Decoder:
     return msgspec.msgpack.Decoder(Union[kinds])  # noqa: UP007 - of a tuple
 
 
-def _message_of(received: bytes) -> Message:
-    return _decoder((Calibrate, *item_kinds())).decode(received)
-
-
-def _event_of(received: bytes) -> Event:
-    return _decoder((*_EVENTS, *(section.line for section in registry.SECTIONS.values()))).decode(received)
-
-
-def send(connection: Connection, message: Message | Event) -> None:
+def send(connection: Connection, message: Any) -> None:
     """Raises OSError where the other end is gone."""
     connection.send_bytes(_encode(message))
 
 
-def receive_message(connection: Connection) -> Message | None:
-    """In a worker; None where no more messages come. Raises EOFError where the parent is gone."""
+def receive_request(connection: Connection) -> Calibrate | Request | None:
+    """In a worker; None where no more requests come. Raises EOFError where the parent is gone."""
     received = connection.recv_bytes()
-    return _message_of(received) if received else None
+    return _decoder((Calibrate, AuditOf, *item_kinds())).decode(received) if received else None
 
 
-def receive_event(connection: Connection) -> Event:
-    """Raises EOFError or OSError where the worker is gone, or msgspec.DecodeError."""
-    return _event_of(connection.recv_bytes())
+def receive(connection: Connection, *kinds: Any) -> Any:
+    """One of some types. Raises EOFError or OSError where the worker is gone, or msgspec.DecodeError."""
+    return _decoder(kinds).decode(connection.recv_bytes())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 from spec_decode_bench.harness.config.work_items import WorkItem
 from spec_decode_bench.harness.session.messages import Job, Ready
-from spec_decode_bench.harness.session.session import Event
 from spec_decode_bench.harness.session.several_gpus import SHOWN_EVERY_S, LocalGpu
 
 #: Runs a work item in the session of a lane.
-Ask = Callable[[WorkItem], Iterator[Event]]
+Ask = Callable[[WorkItem], Iterator[Any]]
 Work = Callable[[Ask], None]
 
 
