@@ -13,7 +13,7 @@ from spec_decode_bench.cli.verification import full, known_failure_text
 from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.load import ConfigError
-from spec_decode_bench.harness.config.work_items import AsEdgeCase, AtPoint, Cells, Check, EdgeCases, Named
+from spec_decode_bench.harness.config.work_items import AsEdgeCase, AtPoint, Check, EdgeCases, Named, Task
 from spec_decode_bench.harness.contract import BUFFERS, CAPTURE, Axis, Buffers, Operator, Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
@@ -25,7 +25,7 @@ from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.wording import did_you_mean
 
 
-def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Check:
+def parse_key(key: str, catalog: Catalog, items: Sequence[Task]) -> Check:
     """``operator/variant/`` and the name of an edge case or sequence, or axes as in the keys of --plan.
 
     items: of the configuration. Their values of an axis, and its examples, are known by their labels; others must be
@@ -39,7 +39,7 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Check:
 
 
 def _where(
-    key: str, operator: Operator, variant: Variant, items: Sequence[Cells]
+    key: str, operator: Operator, variant: Variant, items: Sequence[Task]
 ) -> EdgeCases | Named | AsEdgeCase | AtPoint:
     name, buffers = _parts(split_key(key)[2])
     names = [*(case.name for case in operator.edge_cases), *operator.sequences]
@@ -62,7 +62,7 @@ def _where(
     return AsEdgeCase(axes=dict(point))
 
 
-def _values(key: str, operator: Operator, label: str, items: Sequence[Cells]) -> dict[str, Any]:
+def _values(key: str, operator: Operator, label: str, items: Sequence[Task]) -> dict[str, Any]:
     """Axis -> its value, of those in the label of a point. Raises ConfigError."""
     parts = [part.partition("=") for part in label.split(",") if label != "default"]
     labels = {name: value for name, _, value in parts}

@@ -31,7 +31,7 @@ from spec_decode_bench.harness.records.schema import Code, Reason
 from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 
 if TYPE_CHECKING:
-    from spec_decode_bench.harness.config.work_items import Cells
+    from spec_decode_bench.harness.config.work_items import Task
 
 #: The folders with one for each operator, and that of variants that wrap the kernels of a package, for any operator.
 *FOLDERS, UPSTREAM = OPERATORS
@@ -73,7 +73,7 @@ class Catalog:
     def find(self, operator: str, name: str) -> Variant:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
 
-    def variants_of(self, items: Iterable[Cells]) -> list[Variant]:
+    def variants_of(self, items: Iterable[Task]) -> list[Variant]:
         """Each once, in the order of the items."""
         ids = dict.fromkeys((item.operator, name) for item in items for name in item.variants)
         return [self.find(*one) for one in ids]

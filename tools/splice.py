@@ -1,4 +1,4 @@
-"""Write the measured parts of README.md and docs/*.md from the records in results/reference/:
+"""Write the measured parts of README.md, CONTRIBUTING.md and docs/*.md from the records in results/reference/:
 
     python -m tools.splice            rewrite every block
     python -m tools.splice --check    change nothing; exit code 1 if a block is out of date
@@ -49,6 +49,7 @@ from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, 
 from spec_decode_bench.harness.report.across_gpus import summary_table
 from spec_decode_bench.harness.report.escape import as_code, as_text
 from spec_decode_bench.harness.report.table import markdown
+from spec_decode_bench.harness.session.measure import measure
 from spec_decode_bench.harness.tensors import Dimension, Tensors, tensors
 from spec_decode_bench.harness.wording import counted, did_you_mean, signed, significant
 from spec_decode_bench.profiler.records import PROFILE, Profile, Session, read_document
@@ -923,6 +924,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "error-rates-of-models": error_rates_of_models,
     "error-rate-machines": error_rate_machines,
     "same-in-both": same_in_both,
+    "measure": lambda: ["```python", *inspect.getsource(measure).splitlines(), "```"],
     "profile-nsys": lambda: profile("nsys"),
     "profile-ncu": lambda: profile("ncu"),
 }
@@ -963,7 +965,7 @@ def spliced(path: Path) -> str:
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from spec_decode_bench.harness.captures import MAGIC, Capture, CaptureError, Entry, read_capture
-from spec_decode_bench.harness.config.load import CONFIGS, Source
+from spec_decode_bench.harness.config.load import CONFIGS, LoadedConfig
 from spec_decode_bench.harness.contract import CAPTURE, Operator, Point
 from spec_decode_bench.harness.wording import did_you_mean, first_line, printable
 
@@ -112,7 +112,7 @@ def _point(file: str, entry: Entry, name: str, operators: Mapping[str, Operator]
     return CapturedPoint(entry, Point({**point, CAPTURE: {"name": name, "file": file, "crc32": entry.crc32}}))
 
 
-def expanded(source: Source, g: int, operators: Mapping[str, Operator]) -> Iterator[tuple[Operator, Point]]:
+def expanded(source: LoadedConfig, g: int, operators: Mapping[str, Operator]) -> Iterator[tuple[Operator, Point]]:
     """The points of grid ``g``, which has the key ``capture``. operators: of the configuration. Raises ConfigError."""
     grid = source.config.sweep[g]
     if other := next((name for name in grid if name != CAPTURE), None):
@@ -130,7 +130,7 @@ def expanded(source: Source, g: int, operators: Mapping[str, Operator]) -> Itera
                 yield operators[one.entry.operator], one.point
 
 
-def _files(source: Source, g: int) -> list[tuple[str, str]]:
+def _files(source: LoadedConfig, g: int) -> list[tuple[str, str]]:
     """(key path, file) of a grid. Raises ConfigError."""
     key, value = f"sweep[{g}].{CAPTURE}", source.config.sweep[g][CAPTURE]
     files = {f"{key}[{i}]": file for i, file in enumerate(value)} if isinstance(value, list) else {key: value}
@@ -142,7 +142,7 @@ def _files(source: Source, g: int) -> list[tuple[str, str]]:
     return list(files.items())
 
 
-def check_names(source: Source) -> None:
+def check_names(source: LoadedConfig) -> None:
     """Raises ConfigError where the keys of two files could not be told apart."""
     named: dict[str, str] = {}
     for g, grid in enumerate(source.config.sweep):
@@ -151,7 +151,7 @@ def check_names(source: Source) -> None:
                 raise source.error(key, f"{other} and {file} have the same name in keys; rename one")
 
 
-def left_out(source: Source, operators: Mapping[str, Operator]) -> list[str]:
+def left_out(source: LoadedConfig, operators: Mapping[str, Operator]) -> list[str]:
     """Sentences about the entries of a sweep's captures that give no point. operators: all of the catalog."""
     files = {file for g, grid in enumerate(source.config.sweep) if CAPTURE in grid for _, file in _files(source, g)}
     chosen = source.config.operators

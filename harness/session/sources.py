@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_decode_bench.harness.config.captured import path_of
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import CAPTURE, COMPILER, GPU, Variant
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash
 from spec_decode_bench.harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
@@ -26,7 +26,7 @@ ENGINE = "harness/"
 _SUFFIXES = (".py", ".cu", ".cuh")
 
 
-def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Iterable[str]) -> dict[str, str]:
+def source_hashes(items: Sequence[Task], catalog: Catalog, variant_files: Iterable[str]) -> dict[str, str]:
     """File -> hash: of the engine, the folders of the operators, the files of ``--variants`` and the sources of the
     variants with all that they import or include, the files of packages that they require, and every file that an axis
     names, such as a trace. Paths inside the repository are relative to it. Raises RecordError for a file that cannot be

@@ -119,16 +119,16 @@ class Fixture:
         self.inputs.share(self.shared)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
-    def places(self, most: int) -> list[Fixture]:
+    def buffer_sets(self, most: int) -> list[Fixture]:
         """This fixture and copies of it elsewhere in memory, which share its batches: ``most`` in all, or 5, 2 or 1
         where more would take over PLACED_BYTES, and fewer where memory runs out.
         """
         count = next(n for n in (most, 5, 2, 1) if n == 1 or (n <= most and n * self.nbytes <= PLACED_BYTES))
-        places = [self]
+        sets = [self]
         with suppress(torch.OutOfMemoryError):
             for i in range(1, count):
-                places.append(Fixture(self.operator, self.point, self.device, 0, batches=self.batches, placement=i))
-        return places
+                sets.append(Fixture(self.operator, self.point, self.device, 0, batches=self.batches, placement=i))
+        return sets
 
     def _made(self, seed: int, edit: Callable[[Any], None] | None, known: dict[Any, Batch]) -> Batch:
         key = self.operator.spelt_out(self.point), edit, seed
@@ -224,12 +224,6 @@ class Fixture:
             self.passed_checks |= {"contiguous", "stable_address"}
         self.passed_checks.add("return_value")
         return outputs_before
-
-    def contents(self, replayed: bool = False) -> dict[str, memoryview]:
-        """Output -> a copy of the bytes that it holds. replayed: as for ``check``."""
-        tensors = {name: as_integers(self.outputs.buffers[name].tensor) for name in self._written(replayed)}
-        copies = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-        return {name: memoryview(copy.reshape(-1).view(torch.uint8).numpy()) for name, copy in copies.items()}
 
     def check(self, launch: Callable[[], Any], batch: int, poison: int | None, replayed: bool = False) -> None:
         """``run``, and compare everything. Raises Mismatch.
