@@ -141,8 +141,7 @@ class Indexer(NamedTuple):
 
 class Tile(NamedTuple):
     """What the kernel is compiled for. PATH: of the indexer, in tables of blocks of BLOCK_SIZE tokens. LANES: tokens of
-    a row at a time. STATES, SCHEDULE, TILES: of the parts, None without them. The others are constants of this file
-    and of decode_step.
+    a row at a time. The others are constants of this file and of decode_step.
     """
 
     PATH: str
@@ -153,9 +152,6 @@ class Tile(NamedTuple):
     COLUMNS: int
     ENTRIES: int
     GATHERED: int
-    STATES: mamba_align_step.Tile | None
-    SCHEDULE: paged_mqa_schedule.Tile | None
-    TILES: mla_tile_schedule.Tile | None
 
 
 @triton.jit
@@ -185,9 +181,23 @@ def native_rows(program, x, num_computed_tokens, out, rows, width, ENTRIES: tl.c
 
 
 @triton.jit
-def step_prologue_kernel(programs, n, x, out, indexer, source_stride, expanded_stride, states, TILE: tl.constexpr):
+def step_prologue_kernel(
+    programs,
+    n,
+    x,
+    out,
+    indexer,
+    source_stride,
+    expanded_stride,
+    states,
+    TILE: tl.constexpr,
+    STATES: tl.constexpr,
+    SCHEDULE: tl.constexpr,
+    TILES: tl.constexpr,
+):
     """indexer: an Indexer, or None. states: Arguments of mamba_align_step, or None. source_stride, expanded_stride: of
-    rows that are flattened; outside the bundles, as Triton shall specialize on them.
+    rows that are flattened; outside the bundles, as Triton shall specialize on them. STATES, SCHEDULE, TILES: tiles of
+    the parts, None without them; Triton 3.6 takes no tuple of constants within another.
     """
     # The longest chains of dependent instructions come first: schedules, then inputs, then copies.
     num_computed_tokens, rows, row_strips = x.num_computed_tokens, n.num_reqs_padded, programs.row_strips
@@ -197,7 +207,7 @@ def step_prologue_kernel(programs, n, x, out, indexer, source_stride, expanded_s
             lengths, starts = indexer.scratch + program * rows, x.query_start_loc
             gather_lengths(x, num_computed_tokens, lengths, rows, TILE.GATHERED)
             is_flat = TILE.PATH == "flatten"
-            build_schedule(program, lengths, starts, indexer.out, indexer.n, is_flat, TILE.SCHEDULE, TILE.TILES)
+            build_schedule(program, lengths, starts, indexer.out, indexer.n, is_flat, SCHEDULE, TILES)
     program -= programs.num_schedulers
     blocks = programs.num_input_blocks
     if (program >= 0) & (program < blocks * row_strips):
@@ -211,7 +221,7 @@ def step_prologue_kernel(programs, n, x, out, indexer, source_stride, expanded_s
     program -= blocks * row_strips * programs.num_groups
     if states is not None:
         if (program >= 0) & (program < programs.num_state_blocks):
-            before_rows(program, states.x, states.out, states.n, TILE.STATES.ROWS, TILE.STATES.SLOTS)
+            before_rows(program, states.x, states.out, states.n, STATES.ROWS, STATES.SLOTS)
         program -= programs.num_state_blocks
     if TILE.PATH == "flatten":
         if (program >= 0) & (program < programs.num_length_blocks):
@@ -291,9 +301,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         COLUMNS=COLUMNS,
         ENTRIES=ENTRIES,
         GATHERED=GATHERED,
-        STATES=state_tile,
-        SCHEDULE=schedule,
-        TILES=tiles,
     )
     return fixed_launch(
         step_prologue_kernel,
@@ -307,5 +314,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         expanded_stride,
         states,
         TILE=tile,
+        STATES=state_tile,
+        SCHEDULE=schedule,
+        TILES=tiles,
         num_warps=num_warps,
     )
