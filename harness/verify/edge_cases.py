@@ -402,7 +402,7 @@ def _check_in_place(fixture: Fixture, variant: Variant, passed_checks: set[str])
     except Mismatch as mismatch:
         shared = ", ".join(fixture.shared)
         message = f"with {shared} in place: {mismatch.check}: {mismatch.message}"
-        raise Mismatch("in_place", message, **mismatch.element) from None
+        raise Mismatch("in_place", message, mismatch.difference) from None
     passed_checks.add("in_place")
 
 
@@ -428,7 +428,8 @@ def wrong(error: Exception) -> dict[str, Any]:
     """Fields of a Finding. A Mismatch is the finding of a check; anything else that a variant raises is a failure."""
     if isinstance(error, Mismatch):
         message = printable(error.message)
-        return {"status": Status.MISMATCH, "check": error.check, "message": message, **error.element}
+        failure = {"status": Status.MISMATCH, "check": error.check, "message": message}
+        return failure | {"difference": error.difference}
     return {"status": Status.FAILED, "error": type(error).__name__, "message": first_line(error)}
 
 
