@@ -103,6 +103,35 @@ class Place(StrEnum):
     IMPORT = "import"
 
 
+class Where(msgspec.Struct, frozen=True):
+    """What a variant is run on; its fields are those of a Finding."""
+
+    place: Place
+    name: str = ""
+    buffers: Literal["unaligned", "far", "in_place"] | None = None
+    seed: int | None = None
+
+    def finding(
+        self,
+        status: Status,
+        *,
+        reason: Reason | None = None,
+        check: str | None = None,
+        message: str | None = None,
+    ) -> Finding:
+        """What was found there."""
+        return Finding(
+            status=status,
+            place=self.place,
+            name=self.name,
+            buffers=self.buffers,
+            seed=self.seed,
+            reason=reason,
+            check=check,
+            message=message,
+        )
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a variant did at one place.
 
@@ -135,6 +164,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deaths: int | None = None
     reason: Reason | None = None
     passed_checks: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> Where:
+        return Where(self.place, self.name, self.buffers, self.seed)
 
 
 class RecordError(UsageError):
