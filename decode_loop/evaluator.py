@@ -19,7 +19,7 @@ from spec_decode_bench.decode_loop.loop import DecodeLoop, LoopMismatch, Setting
 from spec_decode_bench.decode_loop.records import Loop, LoopBlock
 from spec_decode_bench.decode_loop.state import Part
 from spec_decode_bench.decode_loop.workload import Workload, make_workload
-from spec_decode_bench.harness.records.schema import Finding, Metrics, Place, Status, rounded
+from spec_decode_bench.harness.records.schema import Metrics, Place, Status, Where, rounded
 from spec_decode_bench.harness.session.messages import Heartbeat
 from spec_decode_bench.harness.session.sampling import check_context
 from spec_decode_bench.harness.timing.rounds import CellTimings, PlacedLaunch
@@ -132,9 +132,11 @@ class LoopEvaluator:
         """The line of a stack that failed. Raises ContextLost where the error took the context with it."""
         loop.drop(stack.name)
         check_context(self._device)
-        failure = {"status": Status.MISMATCH, "message": printable(str(error))}
-        failure = failure if isinstance(error, LoopMismatch) else wrong(error)
-        finding = Finding(place=Place.POINT, name=item.at.label, **failure)
+        where = Where(Place.POINT, item.at.label)
+        if isinstance(error, LoopMismatch):
+            finding = where.finding(Status.MISMATCH, message=printable(str(error)))
+        else:
+            finding = wrong(where, error)
         return item.line(stack.name, finding.status, finding)
 
     def _timed_alone(self, loop: DecodeLoop, item: LoopItem, stack: PlannedStack) -> Metrics | None:

@@ -13,7 +13,7 @@ from spec_decode_bench.decode_loop.configuration import DecodeLoop, geometry_nam
 from spec_decode_bench.decode_loop.engine_state import EngineShape
 from spec_decode_bench.decode_loop.records import Loop, loop_key
 from spec_decode_bench.harness.config.work_items import Answer, Checked, Death, Task
-from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Reason, Status, added
+from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Reason, Status, Where, added
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.session.evaluator import Evaluator
@@ -131,7 +131,7 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
         return structs.replace(self, tasks=tuple(task.with_proofs(proven, machine) for task in self.tasks))
 
     def died(self, variant: str, death: Death) -> Loop:
-        finding = death.finding(Status.FAILED, place=Place.POINT, name=self.at.label)
+        finding = death.finding(Status.FAILED, Where(Place.POINT, self.at.label))
         return self.line(variant, finding.status, finding)
 
     def _left_out(self, stack: str, checked: Checked) -> Loop:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,31 @@ NAMES = tuple(check.name for check in CHECKS)
 WAIVABLE = tuple(check.name for check in CHECKS if check.waivable)
 
 
-class Mismatch(Exception):
-    """A launch failed a check; the message says where, with expected and actual values.
+class Difference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a buffer is wrong.
 
-    element: the wrong elements, as the fields tensor, index, expected, got, wrong, elements and stale of a Finding.
-
-    Raises ValueError for a check that is not in CHECKS.
+    tensor, index: the first wrong element; expected, got: its values; wrong: how many elements are wrong.
+    elements:      the first wrong ones as consumers index them, for people.
+    stale:         the outputs are right for inputs that were replaced after set-up.
     """
 
-    def __init__(self, check: str, message: str, **element: Any) -> None:
+    tensor: str
+    index: tuple[int, ...]
+    expected: int | float | bool
+    got: int | float | bool
+    wrong: int
+    elements: tuple[str, ...] = ()
+    stale: bool = False
+
+
+class Mismatch(Exception):
+    """A launch failed a check; the message says where. Raises ValueError for a check that is not in CHECKS."""
+
+    def __init__(self, check: str, message: str, difference: Difference | None = None) -> None:
         if check not in NAMES:
             raise ValueError(f"{check!r} is not listed in harness/checks.py")
         super().__init__(message)
-        self.check, self.element = check, element
+        self.check, self.difference = check, difference
 
     @property
     def message(self) -> str:
@@ -95,7 +109,8 @@ class Mismatch(Exception):
 
     def within(self, where: str) -> Mismatch:
         """The same, with where it was found in front of its message."""
-        return Mismatch(self.check, f"{where}: {self.message}", **self.element)
+        return Mismatch(self.check, f"{where}: {self.message}", self.difference)
 
     def __str__(self) -> str:
-        return f"{self.check}: {'; '.join((self.message, *self.element.get('elements', ())))}"
+        elements = self.difference.elements if self.difference else ()
+        return f"{self.check}: {'; '.join((self.message, *elements))}"

@@ -263,8 +263,8 @@ class _Remembered:
     def _with_audits(self, item: Planned) -> Planned:
         if not isinstance(item, Task):
             return item
-        place = proofs.place(item.axes, self.plan.job.measure.cache)
-        audits = {name: self.proven[item.id_of(name)].audits.get(place) for name in item.proven}
+        key = proofs.audit_key(item.axes, self.plan.job.measure.cache)
+        audits = {name: self.proven[item.id_of(name)].audits.get(key) for name in item.proven}
         return structs.replace(item, audits={name: audit for name, audit in audits.items() if audit is not None})
 
     def see_process(self, process: Segment) -> None:
@@ -280,9 +280,9 @@ class _Remembered:
             for variant in variants - proven:
                 self.passed.setdefault(variant, gpu_id)
             if isinstance(outcome, Cell) and outcome.audit is None and (counts := audited(outcome.metrics)):
-                place = proofs.place(outcome.axes, self.plan.job.measure.cache)
+                key = proofs.audit_key(outcome.axes, self.plan.job.measure.cache)
                 proof = self._proof(outcome.variant_id, gpu_id)
-                self.audits.setdefault(outcome.variant_id, {})[place] = Audit(proof=proof, counts=counts)
+                self.audits.setdefault(outcome.variant_id, {})[key] = Audit(proof=proof, counts=counts)
 
     def _proof(self, variant: str, gpu_id: str | None) -> Proof:
         return Proof(key=self.keys.get(variant, ""), verified_at=utc_now().isoformat(), gpu_id=gpu_id)

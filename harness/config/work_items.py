@@ -24,6 +24,7 @@ from spec_decode_bench.harness.records.schema import (
     Place,
     Proof,
     Status,
+    Where,
     added,
     cell_key,
 )
@@ -90,20 +91,18 @@ class Death:
     """How a variant ended its process.
 
     culprit: who had control, "operator/variant"; None where nobody had. count: how often the variant did, where it is
-             not run again. at: where it was, as fields of Finding; empty where it is not known.
+             not run again. where: what it was run on, if it is known.
     """
 
     message: str
-    culprit: str | None
-    at: dict[str, Any]
+    culprit: str | None = None
+    where: Where | None = None
     count: int | None = None
 
-    def finding(self, status: Status, **where: Any) -> Finding:
-        """where: fields of Finding, where the death does not say."""
-        fields = where | self.at
-        return Finding(
-            status=status, check="no_crash", message=self.message, culprit=self.culprit, deaths=self.count, **fields
-        )
+    def finding(self, status: Status, where: Where) -> Finding:
+        """where: what it was run on, where the death does not say."""
+        found = (self.where or where).finding(status, check="no_crash", message=self.message)
+        return structs.replace(found, culprit=self.culprit, deaths=self.count)
 
 
 AnOutcome = TypeVar("AnOutcome")
@@ -183,7 +182,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
         return structs.replace(self, proven=own, machine=machine)
 
     def died(self, variant: str, death: Death) -> Timed:
-        return Timed(variant=variant, finding=death.finding(Status.FAILED, place=Place.POINT, name=self.point))
+        return Timed(variant=variant, finding=death.finding(Status.FAILED, Where(Place.POINT, self.point)))
 
     def cell(self, checked: Checked, timed: Timed | None = None, audited: Audited | None = None) -> Cell:
         """What became of a variant, by the answers about it."""
@@ -240,7 +239,7 @@ class _Where(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="at"
 
     def finding_of(self, death: Death) -> Finding:
         """Of a variant that ended its process there. A death is a rejection."""
-        return death.finding(Status.MISMATCH, place=Place.EDGE_CASE, name="")
+        return death.finding(Status.MISMATCH, Where(Place.EDGE_CASE, ""))
 
 
 class EdgeCases(_Where):
@@ -259,7 +258,7 @@ class Named(_Where):
 
     def finding_of(self, death: Death) -> Finding:
         status = Status.KNOWN_FAILURE if self.known_failure else Status.MISMATCH
-        return death.finding(status, place=Place.EDGE_CASE, name=self.name, buffers=self.buffers)
+        return death.finding(status, Where(Place.EDGE_CASE, self.name, self.buffers))
 
 
 class AsEdgeCase(_Where):
@@ -288,7 +287,7 @@ class AtPoint(_Where):
         return Place.ARRAY_POINT if self.in_array else Place.POINT
 
     def finding_of(self, death: Death) -> Finding:
-        return death.finding(Status.FAILED, place=self.place, name=self.label)
+        return death.finding(Status.FAILED, Where(self.place, self.label))
 
 
 class RandomBatches(_Where, kw_only=True):
@@ -298,7 +297,7 @@ class RandomBatches(_Where, kw_only=True):
     label: str = "random batches"
 
     def finding_of(self, death: Death) -> Finding:
-        return death.finding(Status.MISMATCH, place=Place.RANDOM_BATCH, name="")
+        return death.finding(Status.MISMATCH, Where(Place.RANDOM_BATCH, ""))
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):

@@ -40,9 +40,10 @@ def what(finding: Finding, elements: int | None = None) -> str:
 def seen(finding: Finding, elements: int | None = None) -> str:
     """The message, and the wrong elements. elements: how many to name at most, and then no more than these."""
     parts = [finding.message or ""]
-    if named := finding.elements[:elements]:
-        parts.append(f"{counted(finding.wrong, 'element')}, first at {'; '.join(named)}")
-    if finding.stale and elements is None:
+    difference = finding.difference
+    if difference is not None and (named := difference.elements[:elements]):
+        parts.append(f"{counted(difference.wrong, 'element')}, first at {'; '.join(named)}")
+    if difference is not None and difference.stale and elements is None:
         parts.append("the output matches earlier inputs, which were replaced after set-up")
     return "; ".join(parts)
 

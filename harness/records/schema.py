@@ -15,12 +15,13 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.contract import in_buffers
 from spec_decode_bench.harness.errors import UsageError
 
-SCHEMA_VERSION = 4
-#: What is read. 4 added the lines of a verification.
-READABLE_SCHEMAS = (3, SCHEMA_VERSION)
+SCHEMA_VERSION = 5
+#: What is read. 4 added the lines of a verification; 5 put the fields of a Difference together.
+READABLE_SCHEMAS = (3, 4, SCHEMA_VERSION)
 
 #: Microseconds.
 Us = float
@@ -102,6 +103,35 @@ class Place(StrEnum):
     IMPORT = "import"
 
 
+class Where(msgspec.Struct, frozen=True):
+    """What a variant is run on; its fields are those of a Finding."""
+
+    place: Place
+    name: str = ""
+    buffers: Literal["unaligned", "far", "in_place"] | None = None
+    seed: int | None = None
+
+    def finding(
+        self,
+        status: Status,
+        *,
+        reason: Reason | None = None,
+        check: str | None = None,
+        message: str | None = None,
+    ) -> Finding:
+        """What was found there."""
+        return Finding(
+            status=status,
+            place=self.place,
+            name=self.name,
+            buffers=self.buffers,
+            seed=self.seed,
+            reason=reason,
+            check=check,
+            message=message,
+        )
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a variant did at one place.
 
@@ -112,9 +142,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     when:          where in a timed run; None while it was verified.
     check:         the check that rejected it. error: the type of the exception that it raised instead.
     message:       what was seen, for people.
-    tensor, index: the first wrong element of a buffer; expected, got: its values; wrong: how many elements are wrong.
-    elements:      the first wrong ones as consumers index them, for people.
-    stale:         the outputs are right for inputs that were replaced after set-up.
+    difference:    where a buffer is wrong.
     culprit:       of a death, the variant that had control, "operator/variant"; None where none had.
     deaths:        how often this variant has ended its process, where it is not run again.
     reason:        why it was skipped.
@@ -130,18 +158,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     check: str | None = None
     error: str | None = None
     message: str | None = None
-    tensor: str | None = None
-    index: tuple[int, ...] | None = None
-    expected: int | float | bool | None = None
-    got: int | float | bool | None = None
-    wrong: int | None = None
-    elements: tuple[str, ...] = ()
-    stale: bool = False
+    difference: Difference | None = None
     variant: str | None = None
     culprit: str | None = None
     deaths: int | None = None
     reason: Reason | None = None
     passed_checks: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> Where:
+        return Where(self.place, self.name, self.buffers, self.seed)
 
 
 class RecordError(UsageError):

@@ -63,8 +63,9 @@ def _rows(run: Run, cell: Cell) -> Iterator[tuple[dict[str, Any], ...]]:
     left = dict(zip(OF_RUN, of_run, strict=True)) | {name: getattr(cell, name) for name in OF_CELL}
     outcome: dict[str, Any] = {"status": str(cell.status), "reason": ending(cell)}
     if cell.finding:
-        index = " ".join(map(str, cell.finding.index or ()))
-        outcome |= {"check": cell.finding.check, "tensor": cell.finding.tensor, "index": index or None}
+        outcome["check"] = cell.finding.check
+        if (difference := cell.finding.difference) is not None:
+            outcome |= {"tensor": difference.tensor, "index": " ".join(map(str, difference.index)) or None}
     if cell.metrics:
         outcome |= {"launches": cell.metrics.launches, "bytes_moved": cell.metrics.bytes_moved}
     texts = axis_texts(cell.point, cell.axes)

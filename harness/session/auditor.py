@@ -13,6 +13,8 @@ from contextlib import suppress
 from itertools import cycle
 from typing import Any
 
+from msgspec import structs
+
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.analysis.estimators import CUPTI
 from spec_decode_bench.harness.checks import Mismatch
@@ -22,7 +24,7 @@ from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.engine_launch import own_launches
-from spec_decode_bench.harness.records.schema import Finding, Place
+from spec_decode_bench.harness.records.schema import Place, Where
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job
 from spec_decode_bench.harness.session.sampling import is_context_lost
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
@@ -109,7 +111,7 @@ class Auditor:
                     self._task, self._buffer_sets = task, first.buffer_sets(PLACEMENTS)
                 audited.append(Audited(variant=variant.name, counts=self._examined(self._buffer_sets, variant)))
             except Exception as error:  # a variant may raise anything
-                finding = Finding(place=Place.POINT, name=task.point, when="audit", **wrong(error))
+                finding = structs.replace(wrong(Where(Place.POINT, task.point), error), when="audit")
                 audited.append(Audited(variant=variant.name, finding=finding))
                 self.lost = is_context_lost(self._job.device)
                 if self.lost:

@@ -46,6 +46,7 @@ from spec_decode_bench.harness.records.schema import (
     Place,
     Reason,
     Status,
+    Where,
     cell_key,
     rounded,
 )
@@ -133,9 +134,9 @@ class _At:
     def label(self) -> str:
         return self.operator.label(self.point)
 
-    def finding(self, status: Status = Status.FAILED, **fields: Any) -> Finding:
-        place = Place.ARRAY_POINT if self.kind == ARRAY else Place.POINT
-        return Finding(**{"status": status, "place": place, "name": self.label} | fields)
+    @property
+    def where(self) -> Where:
+        return Where(Place.ARRAY_POINT if self.kind == ARRAY else Place.POINT, self.label)
 
 
 class _NoInputs(Exception):
@@ -166,9 +167,8 @@ class Evaluator:
 
         def check_import(module: str) -> None:
             if (changed := settings.changed()) is not None:
-                bad_imports[module] = Finding(
-                    status=Status.MISMATCH, place=Place.IMPORT, name="import", check="process_state", message=changed
-                )
+                imported = Where(Place.IMPORT, "import")
+                bad_imports[module] = imported.finding(Status.MISMATCH, check="process_state", message=changed)
             settings.restore()
 
         began = time.perf_counter()
@@ -247,6 +247,9 @@ class Evaluator:
                 finding = self._verified(at, self.catalog.find(task.operator, name), once=name in task.proven)
                 if finding.status is not Status.PASSED:
                     timed.append(Timed(variant=name, finding=finding))
+                    if self._has_lost_context(finding):
+                        self.lost = True
+                        return timed
         launches = [
             (self.catalog.find(task.operator, name), at.launches[name]) for name in task.variants if name in at.launches
         ]
@@ -289,7 +292,7 @@ class Evaluator:
         if where.rejected is not None:
             yield where.rejected
         elif reason := self._out_of_time(variant, at.kind):
-            yield at.finding(Status.SKIPPED, reason=reason)
+            yield at.where.finding(Status.SKIPPED, reason=reason)
         else:
             yield self._verified(at, variant, where.proven)
 
@@ -307,12 +310,12 @@ class Evaluator:
         try:
             redundant = at.redundant
             if reason := unavailable(variant, self.job.device):
-                return at.finding(Status.UNAVAILABLE, reason=reason)
+                return at.where.finding(Status.UNAVAILABLE, reason=reason)
             whose = "its skip="
             if reason := redundant or reason_to_skip(variant, at.point):
-                return at.finding(Status.SKIPPED, reason=reason)
+                return at.where.finding(Status.SKIPPED, reason=reason)
         except Exception as error:  # the operator's own code; a variant may raise anything
-            return at.finding(**wrong(error) | {"message": f"{whose} raised {first_line(error)}"})
+            return wrong(at.where, error, f"{whose} raised {first_line(error)}")
         return None
 
     def _until_rejected(self, variant: Variant) -> Iterator[Finding]:
@@ -326,22 +329,22 @@ class Evaluator:
         if is_unverified(findings):
             left_out_by = "skip= and known_failures= leave" if variant.known_failures else "skip= leaves"
             message = f"unverified: its {left_out_by} out every edge case"
-            yield Finding(status=Status.FAILED, place=Place.EDGE_CASE, name="", message=message)
+            yield Where(Place.EDGE_CASE).finding(Status.FAILED, message=message)
 
     def _verified(self, at: _At, variant: Variant, once: bool) -> Finding:
         """Of the launches at a point. That of a variant which is to be timed is kept."""
         try:
             launch = self._launched(at, variant, once)
         except LeftOut as left_out:
-            return at.finding(Status.SKIPPED, reason=left_out.reason)
+            return at.where.finding(Status.SKIPPED, reason=left_out.reason)
         except _NoInputs as error:
-            return at.finding(error=type(error.__cause__).__name__, message=str(error))
+            return wrong(at.where, error.__cause__, str(error))
         except Exception as error:  # a variant may raise anything
-            return at.finding(**wrong(error))
+            return wrong(at.where, error)
         interpreted = self._states[variant.id].interpreted and at.kind == SWEEP
         if self.job.timed and not interpreted:
             at.launches[variant.name] = launch
-        return at.finding(Status.PASSED, reason=Reason(code=Code.INTERPRETED) if interpreted else None)
+        return at.where.finding(Status.PASSED, reason=Reason(code=Code.INTERPRETED) if interpreted else None)
 
     def _launched(self, at: _At, variant: Variant, once: bool) -> Callable[[], Any]:
         """The variant's launch, set up on the fixture of the point and verified there. Raises LeftOut, _NoInputs, and
@@ -424,7 +427,7 @@ class Evaluator:
                 self.tell(checked[-1])
                 if self._has_lost_context(finding):
                     self.lost = True
-                    death = Death("the CUDA context was lost", variant.id, _place_of(finding))
+                    death = Death("the CUDA context was lost", variant.id, finding.where)
                     return [*checked, request.died(variant.name, death)]
                 began, compiled_s = time.perf_counter(), self._compile_time.seconds
         return checked
@@ -460,8 +463,8 @@ class Evaluator:
         """
         findings = list(self._edge_cases(variant, only=(where.name, where.buffers)))
         if not findings:
-            place = {"place": Place.EDGE_CASE, "name": where.name, "buffers": where.buffers}
-            return Finding(**place, status=Status.SKIPPED, reason=Reason(code=Code.MEMORY))
+            short = Reason(code=Code.MEMORY)
+            return Where(Place.EDGE_CASE, where.name, where.buffers).finding(Status.SKIPPED, reason=short)
         return judged_known_failure(next((finding for finding in findings if finding.status.is_bad), findings[0]))
 
     def _as_random_batch(self, variant: Variant, point: Point) -> Iterator[Finding]:
@@ -490,7 +493,7 @@ class Evaluator:
                 self._known = {operator.name: {}}
             of = operator, variant, self.job.device, self.job.seed, self._thorough
             known = self._known[operator.name]
-            announce = lambda place: self.tell(Heartbeat((variant.name,), **place))  # noqa: E731
+            announce = lambda where: self.tell(Heartbeat((variant.name,), where))  # noqa: E731
             yield from check_variant(*of, only=only, known=known, announce=announce)
 
     def _random_batches(self, variant: Variant, count: int) -> Iterator[Finding]:
@@ -517,12 +520,8 @@ class Evaluator:
                 counting=lambda: self._counting(variant, RANDOM),
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
                 lost=lambda: is_context_lost(self.job.device),
-                announce=lambda name, seed: self.tell(Heartbeat((variant.name,), Place.RANDOM_BATCH, name, seed=seed)),
+                announce=lambda where: self.tell(Heartbeat((variant.name,), where)),
             )
         yield from findings
         if failed is not None:
             yield failed
-
-
-def _place_of(finding: Finding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in ("place", "name", "buffers", "seed")}

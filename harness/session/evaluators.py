@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from spec_decode_bench.harness.config.work_items import AtPoint, Audited, Check, Checked, EdgeCases, Task, Timed
-from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, added
+from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, Where, added
 from spec_decode_bench.harness.session.messages import AuditOf
 from spec_decode_bench.harness.session.supervised_worker import SupervisedWorker
 from spec_decode_bench.harness.session.worker import RunError
@@ -114,10 +114,8 @@ class Auditors(SupervisedWorker):
         if None in (launches, counted) or launches == counted:
             return audited
         message = f"its graph holds {launches} operations, CUPTI saw {counted}"
-        where = {"place": Place.POINT, "name": task.point, "when": "audit"}
-        return structs.replace(
-            audited, finding=Finding(status=Status.MISMATCH, check="same_work", message=message, **where)
-        )
+        finding = Where(Place.POINT, task.point).finding(Status.MISMATCH, check="same_work", message=message)
+        return structs.replace(audited, finding=structs.replace(finding, when="audit"))
 
     def give_up(self, reason: str) -> None:
         """No further audit in this run."""

@@ -19,8 +19,7 @@ import msgspec
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import Answer, Audited, Death, Request, Task, item_kinds
-from spec_decode_bench.harness.contract import Buffers
-from spec_decode_bench.harness.records.schema import Calibration, Environment, Place
+from spec_decode_bench.harness.records.schema import Calibration, Environment, Where
 
 Role = Literal["evaluate", "audit"]
 
@@ -61,15 +60,11 @@ class Heartbeat(_Message):
     """Sent before variants, or what else is asked for, get control, so that the session knows whom to blame if the
     process dies or hangs.
 
-    variants: one, or several that take turns.
-    place, name, buffers, seed: what it is verified on, of a Check; seed: of a random batch.
+    variants: one, or several that take turns. where: what it is verified on, of a Check.
     """
 
     variants: tuple[str, ...]
-    place: Place | None = None
-    name: str = ""
-    buffers: Buffers | None = None
-    seed: int | None = None
+    where: Where | None = None
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

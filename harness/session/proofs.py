@@ -52,7 +52,7 @@ VERSIONED = ("torch", "triton", "numpy", "cuda")
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """Of one variant. audits: ``place`` -> audit."""
+    """Of one variant. audits: ``audit_key`` -> audit."""
 
     proof: Proof
     audits: dict[str, Audit] = {}
@@ -66,7 +66,7 @@ class _Entry(msgspec.Struct, frozen=True):
     checksum: str
 
 
-def place(axes: Mapping[str, Any], cache: str) -> str:
+def audit_key(axes: Mapping[str, Any], cache: str) -> str:
     """What an audit depends on beside the variant."""
     return f"{cache} {json.dumps(axes, sort_keys=True)}"
 

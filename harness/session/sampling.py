@@ -19,7 +19,7 @@ from spec_decode_bench.harness.config.work_items import Task, Timed
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
-from spec_decode_bench.harness.records.schema import Finding, Metrics, Place, rounded
+from spec_decode_bench.harness.records.schema import Metrics, Place, Where, rounded
 from spec_decode_bench.harness.session.messages import Heartbeat, Job
 from spec_decode_bench.harness.timing.cpu_stopwatch import CpuStopwatch
 from spec_decode_bench.harness.timing.rounds import (
@@ -77,7 +77,7 @@ def _set_up(fixture: Fixture, variant: Variant) -> Callable[[], Any]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Point:
     """A task while it is timed. values: of its axes, for NVTX. buffers: sets that its launches work on."""
 
     task: Task
@@ -85,8 +85,8 @@ class _Place:
     buffers: Sequence[Fixture]
 
     def failed(self, variant: str, error: Exception, when: Literal["timing", "after_timing"] | None = None) -> Timed:
-        finding = Finding(**{"place": Place.POINT, "name": self.task.point, "when": when} | wrong(error))
-        return Timed(variant=variant, finding=finding)
+        finding = wrong(Where(Place.POINT, self.task.point), error)
+        return Timed(variant=variant, finding=structs.replace(finding, when=when))
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Sampling:
         Raises ContextLost where one of several lost the context. After one that lost it for itself none is looked at.
         """
         began = time.perf_counter()
-        at = _Place(task, fixture.operator.values(fixture.point), fixture.buffer_sets(PLACEMENTS if self.timer else 1))
+        at = _Point(task, fixture.operator.values(fixture.point), fixture.buffer_sets(PLACEMENTS if self.timer else 1))
         readings = self._read_clocks()
         stopwatches, timed = self._warmed_up(at, launches)
         if not stopwatches or self._is_lost(timed):
@@ -137,7 +137,7 @@ class Sampling:
         return [reading] if reading else []
 
     def _warmed_up(
-        self, at: _Place, launches: Sequence[tuple[Variant, Callable[[], Any]]]
+        self, at: _Point, launches: Sequence[tuple[Variant, Callable[[], Any]]]
     ) -> tuple[dict[str, Stopwatch], list[Timed]]:
         """A stopwatch for each variant, and what became of those that could not be prepared."""
         output_probes = [OutputProbe(buffers) for buffers in at.buffers]
@@ -166,7 +166,7 @@ class Sampling:
                     break
         return stopwatches, failed
 
-    def _sampled(self, at: _Place, stopwatches: Mapping[str, Stopwatch]) -> dict[str, CellTimings]:
+    def _sampled(self, at: _Point, stopwatches: Mapping[str, Stopwatch]) -> dict[str, CellTimings]:
         """Samples of all variants, in interleaved rounds with a heartbeat each."""
 
         def throttle_reason() -> str | None:
@@ -189,7 +189,7 @@ class Sampling:
             self.tell(Heartbeat(tuple(timings)))
         return timings
 
-    def _checked(self, at: _Place, name: str, timing: CellTimings, batch: int) -> Timed | None:
+    def _checked(self, at: _Point, name: str, timing: CellTimings, batch: int) -> Timed | None:
         """What is wrong with a variant after its last sample: an error of a sample, or the timed closure or its largest
         graph on a batch of inputs that nothing has seen before.
         """
@@ -214,7 +214,7 @@ class Sampling:
             return at.failed(name, error, "after_timing")
         return None
 
-    def _metrics(self, at: _Place, timing: CellTimings, readings: Sequence[Reading]) -> Metrics:
+    def _metrics(self, at: _Point, timing: CellTimings, readings: Sequence[Reading]) -> Metrics:
         """The samples of one variant."""
         return timing.metrics(
             at.buffers[0].bytes_moved,
@@ -224,7 +224,7 @@ class Sampling:
         )
 
     @contextmanager
-    def _watched(self, at: _Place, variant: str, phase: str) -> Iterator[None]:
+    def _watched(self, at: _Point, variant: str, phase: str) -> Iterator[None]:
         """Around everything a variant does here: its NVTX range, and the check that it left the process as it was."""
         with unchanged_process(self.job.device), nvtx_range(at.task.key(variant), phase, at.values):
             yield

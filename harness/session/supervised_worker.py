@@ -65,7 +65,7 @@ class SupervisedWorker:
                 may_run.append(name)
                 continue
             text = f"not run again: it ended its process {counted(deaths.count, 'time')}; {deaths.last_reason}"
-            outcomes.append(request.died(name, Death(text, None, {}, deaths.count)))
+            outcomes.append(request.died(name, Death(text, count=deaths.count)))
         groups, died_before = [may_run], False
         while groups:
             if not (group := groups.pop(0)):
@@ -123,11 +123,8 @@ class SupervisedWorker:
             self.on_heartbeat(event)
 
     def _death_of(self, request: Request, culprit: str | None, death: WorkerDied) -> Death:
-        heartbeat = self._heartbeat
-        at = {}
-        if heartbeat is not None and heartbeat.place is not None:
-            at = {name: getattr(heartbeat, name) for name in ("place", "name", "buffers", "seed")}
-        return Death(str(death), None if culprit is None else request.id_of(culprit), at)
+        where = None if self._heartbeat is None else self._heartbeat.where
+        return Death(str(death), None if culprit is None else request.id_of(culprit), where)
 
     def _blame(self, variant_id: str, death: WorkerDied) -> None:
         deaths = self._deaths.setdefault(variant_id, Deaths())

@@ -20,7 +20,7 @@ from torch import Tensor
 from spec_decode_bench.harness.checks import CHECKS, Check, Mismatch
 from spec_decode_bench.harness.contract import COMPILER, Buffers, Consumer, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.interpreter import launch_counter
-from spec_decode_bench.harness.records.schema import Code, Finding, Place, Reason, Status
+from spec_decode_bench.harness.records.schema import Code, Finding, Place, Reason, Status, Where
 from spec_decode_bench.harness.verify.alloc_sync_checks import check_alloc_sync
 from spec_decode_bench.harness.verify.buffers import row_length
 from spec_decode_bench.harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
@@ -83,7 +83,7 @@ def check_variant(
     checks: DeviceChecks | None = None,
     only: EdgeCaseName | None = None,
     known: dict[Any, Batch] | None = None,
-    announce: Callable[[Mapping[str, Any]], None] = lambda place: None,
+    announce: Callable[[Where], None] = lambda where: None,
 ) -> Iterator[Finding]:
     """One finding for each edge case and each sequence. An exception in the variant is a finding as well.
 
@@ -100,7 +100,7 @@ def check_variant(
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     only:     the only one to run, whether the variant has a known failure there or not.
     known:    of earlier variants of the operator, as in Fixture.
-    announce: called before each of them with its place, fields of Finding.
+    announce: called before each of them.
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
@@ -172,7 +172,7 @@ class _VariantChecks:
     thorough: bool
     compiles: bool
     known: dict[Any, Batch]
-    announce: Callable[[Mapping[str, Any]], None]
+    announce: Callable[[Where], None]
     only: EdgeCaseName | None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
@@ -225,11 +225,11 @@ class _VariantChecks:
             if not self._is_wanted(name):
                 continue
             points = [self.operator.complete(step) for step in steps]
-            place = {"place": Place.SEQUENCE, "name": name}
-            if finding_of_skip := skipped(place, self.variant, points):
+            where = Where(Place.SEQUENCE, name)
+            if finding_of_skip := skipped(where, self.variant, points):
                 yield finding_of_skip
             else:
-                finding = self._through(place, points, replays)
+                finding = self._through(where, points, replays)
                 yield finding
                 if finding.status is not Status.SKIPPED:
                     replays = FEW_STEPS if self.thorough else 0
@@ -261,7 +261,7 @@ class _VariantChecks:
 
         return self._finding(_edge_case(case.name, "unaligned" if shift else None), check)
 
-    def _through(self, place: Mapping[str, Any], points: Sequence[Point], replays: int) -> Finding:
+    def _through(self, where: Where, points: Sequence[Point], replays: int) -> Finding:
         def check(passed_checks: set[str]) -> None:
             of = self.operator, self.variant, points, self.device, self.seed
             with unchanged_process(self.device):
@@ -269,16 +269,16 @@ class _VariantChecks:
                 if replays and self._has_graph:
                     replay_sequence(*of, self.device_checks.capture, passed_checks, self.known, replays)
 
-        return self._finding(place, check)
+        return self._finding(where, check)
 
-    def _finding(self, place: Mapping[str, Any], check: Callable[[set[str]], None]) -> Finding:
-        self.announce(place)
+    def _finding(self, where: Where, check: Callable[[set[str]], None]) -> Finding:
+        self.announce(where)
 
         def within(passed_checks: set[str]) -> None:
             with nullcontext() if self.compiles else no_recompilation():
                 check(passed_checks)
 
-        return finding_of(place, within)
+        return finding_of(where, within)
 
     @property
     def _has_graph(self) -> bool:
@@ -332,7 +332,7 @@ def far_rows(
     device: str,
     seed: int,
     only: EdgeCaseName | None = None,
-    announce: Callable[[Mapping[str, Any]], None] = lambda place: None,
+    announce: Callable[[Where], None] = lambda where: None,
 ) -> Iterator[Finding]:
     """Launches with an input or an output whose rows lie so far apart that offsets exceed 2^31, at the first edge cases
     at which their stride is free. Where memory is short there is none.
@@ -340,18 +340,18 @@ def far_rows(
     made: Counter[tuple[str, str]] = Counter()
     for case in operator.edge_cases:
         point = operator.complete(case.point)
-        place = _edge_case(case.name, "far")
+        where = _edge_case(case.name, "far")
         limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "far")
-        if (limited if only is None else only != (case.name, "far")) or skipped(place, variant, [point]):
+        if (limited if only is None else only != (case.name, "far")) or skipped(where, variant, [point]):
             continue
         for (argument, tensor), stride in far_strides(operator, case, seed).items():
             if made[argument, tensor] == FAR_POINTS:
                 continue
-            announce(place)
+            announce(where)
             made[argument, tensor] += 1
             make = partial(Fixture, operator, point, device, seed, case.edit, batches=2, **{argument: {tensor: stride}})
             with most_of_the_memory(device):
-                finding = finding_of(place, partial(_check_far_rows, make, variant))
+                finding = finding_of(where, partial(_check_far_rows, make, variant))
             if finding.error == torch.OutOfMemoryError.__name__:
                 return
             yield finding
@@ -372,7 +372,7 @@ def in_place(
     device: str,
     seed: int,
     only: EdgeCaseName | None = None,
-    announce: Callable[[Mapping[str, Any]], None] = lambda place: None,
+    announce: Callable[[Where], None] = lambda where: None,
 ) -> Iterator[Finding]:
     """A launch at every edge case with one array as input and output where the operator's engine has one. Where
     Triton's interpreter or torch.compile needs seconds, at the first edge case of each choice of such arrays.
@@ -380,9 +380,9 @@ def in_place(
     interpreted, first, made = launch_counter(), launch_counter().launches, set()
     for case in operator.edge_cases:
         point = operator.complete(case.point)
-        place = _edge_case(case.name, "in_place")
+        where = _edge_case(case.name, "in_place")
         limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "in_place")
-        if (limited if only is None else only != (case.name, "in_place")) or skipped(place, variant, [point]):
+        if (limited if only is None else only != (case.name, "in_place")) or skipped(where, variant, [point]):
             continue
         if not operator.in_place(point):
             continue
@@ -391,9 +391,9 @@ def in_place(
         slow = variant.is_slow_to_verify or interpreted.launches > first
         if not shared or (slow and shared in made):
             continue
-        announce(place)
+        announce(where)
         made.add(shared)
-        yield finding_of(place, partial(_check_in_place, fixture, variant))
+        yield finding_of(where, partial(_check_in_place, fixture, variant))
 
 
 def _check_in_place(fixture: Fixture, variant: Variant, passed_checks: set[str]) -> None:
@@ -402,43 +402,45 @@ def _check_in_place(fixture: Fixture, variant: Variant, passed_checks: set[str])
     except Mismatch as mismatch:
         shared = ", ".join(fixture.shared)
         message = f"with {shared} in place: {mismatch.check}: {mismatch.message}"
-        raise Mismatch("in_place", message, **mismatch.element) from None
+        raise Mismatch("in_place", message, mismatch.difference) from None
     passed_checks.add("in_place")
 
 
-def _edge_case(name: str, buffers: Buffers | None = None) -> dict[str, Any]:
-    return {"place": Place.EDGE_CASE, "name": name, "buffers": buffers}
+def _edge_case(name: str, buffers: Buffers | None = None) -> Where:
+    return Where(Place.EDGE_CASE, name, buffers)
 
 
-def finding_of(place: Mapping[str, Any], check: Callable[[set[str]], None]) -> Finding:
-    """Run ``check``, which collects the names of the checks that passed. place: fields of Finding."""
+def finding_of(where: Where, check: Callable[[set[str]], None]) -> Finding:
+    """Run ``check``, which collects the names of the checks that passed."""
     passed: set[str] = set()
     try:
         check(passed)
-        result = {"status": Status.PASSED}
+        found = where.finding(Status.PASSED)
     except LeftOut as left_out:
-        return Finding(**place, status=Status.SKIPPED, reason=left_out.reason)
+        return where.finding(Status.SKIPPED, reason=left_out.reason)
     except Exception as error:  # a variant may raise anything
-        result = wrong(error)
-    passed_checks = (passed | {"no_crash"}) - {result.get("check")}
-    return Finding(**place, **result, passed_checks=tuple(sorted(passed_checks)))
+        found = wrong(where, error)
+    return structs.replace(found, passed_checks=tuple(sorted((passed | {"no_crash"}) - {found.check})))
 
 
-def wrong(error: Exception) -> dict[str, Any]:
-    """Fields of a Finding. A Mismatch is the finding of a check; anything else that a variant raises is a failure."""
+def wrong(where: Where, error: Exception, message: str | None = None) -> Finding:
+    """A Mismatch is the finding of a check; anything else that a variant raises is a failure. message: instead of the
+    error's own.
+    """
     if isinstance(error, Mismatch):
-        message = printable(error.message)
-        return {"status": Status.MISMATCH, "check": error.check, "message": message, **error.element}
-    return {"status": Status.FAILED, "error": type(error).__name__, "message": first_line(error)}
+        found = where.finding(Status.MISMATCH, check=error.check, message=message or printable(error.message))
+        return structs.replace(found, difference=error.difference)
+    found = where.finding(Status.FAILED, message=message or first_line(error))
+    return structs.replace(found, error=type(error).__name__)
 
 
-def skipped(place: Mapping[str, Any], variant: Variant, points: Sequence[Point]) -> Finding | None:
+def skipped(where: Where, variant: Variant, points: Sequence[Point]) -> Finding | None:
     """The finding where ``skip`` leaves out one of the points, or raises; None where the variant takes them all."""
     try:
         reason = next((reason for point in points if (reason := reason_to_skip(variant, point))), None)
     except Exception as error:  # a variant may raise anything
-        return Finding(**place, **wrong(error) | {"message": f"its skip= raised {first_line(error)}"})
-    return Finding(**place, status=Status.SKIPPED, reason=reason) if reason else None
+        return wrong(where, error, f"its skip= raised {first_line(error)}")
+    return where.finding(Status.SKIPPED, reason=reason) if reason else None
 
 
 def reason_to_skip(of: Operator | Variant | Consumer, point: Point) -> Reason | None:

@@ -48,5 +48,5 @@ def compare(
     if bool(wrong.any()):
         first = tuple(wrong.nonzero()[0].tolist())
         view = next((view for view in views() if view.index(got, first) is not None), View(name, got))
-        elements = differences(name, wrong, must_be, got, before, lambda index: view.place(name, got, index))
-        raise Mismatch("exact", f"{view.name} {tuple(view.tensor.shape)} differs", **elements)
+        difference = differences(name, wrong, must_be, got, before, lambda index: view.place(name, got, index))
+        raise Mismatch("exact", f"{view.name} {tuple(view.tensor.shape)} differs", difference)

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from spec_decode_bench.harness.captures import CaptureError
@@ -254,7 +255,8 @@ class Fixture:
                     compare(name, *tensors, self._views)
                 except Mismatch as mismatch:
                     stale = self._answers_other_inputs(batch, outputs_before)
-                    raise Mismatch(mismatch.check, mismatch.message, **mismatch.element, stale=stale) from None
+                    difference = structs.replace(mismatch.difference, stale=stale)
+                    raise Mismatch(mismatch.check, mismatch.message, difference) from None
         self.passed_checks.add("exact")
         if self.batches[batch].has_required_elements:  # written into the persistent buffers, which were read in place
             self.passed_checks |= {"contiguous", "stable_address"}
@@ -303,7 +305,7 @@ class Fixture:
                 compare(name, tensor, poisoned[name], self.batches[batch].expected[name])
             except Mismatch as mismatch:
                 message = f"right when run alone, wrong when queued behind other work: {mismatch.message}"
-                raise Mismatch("stream_ordered", message, **mismatch.element) from None
+                raise Mismatch("stream_ordered", message, mismatch.difference) from None
         self.passed_checks.add("stream_ordered")
 
     def _check_canaries(self) -> None:
@@ -321,8 +323,8 @@ class Fixture:
         changed = {name: as_integers(now[name]) != as_integers(before[name]) for name in now}
         if any_of(flags.any() for flags in changed.values()):
             name = next(name for name, flags in changed.items() if bool(flags.any()))
-            elements = differences(name, changed[name], before[name], now[name])
-            raise Mismatch("inputs_unchanged", f"the input {name} was written to", **elements)
+            difference = differences(name, changed[name], before[name], now[name])
+            raise Mismatch("inputs_unchanged", f"the input {name} was written to", difference)
 
     def _check_returned(self, returned: Mapping[str, Tensor]) -> None:
         """What a launch returns must be the persistent views of the outputs."""

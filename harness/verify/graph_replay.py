@@ -76,8 +76,8 @@ class Step:
         got = buffers[name].tensor
         # Where the outputs were poisoned, a wrong element that still is poison is as it was before the replay.
         before = got if self.poison is not None else None
-        elements = differences(name, wrong[name], self.eager[name].view(got.dtype), got, before)
-        raise Mismatch("graph_safe", f"{name} differs from what an eager launch writes for the same inputs", **elements)
+        difference = differences(name, wrong[name], self.eager[name].view(got.dtype), got, before)
+        raise Mismatch("graph_safe", f"{name} differs from what an eager launch writes for the same inputs", difference)
 
 
 def check_replays(launches: Sequence[BoundLaunch], capture: Capture, steps: int = STEPS) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import lt, mul
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.verify.buffers import POISONS
 
 #: Wrong elements that a message names.
@@ -58,8 +58,8 @@ def differences(
     got: Tensor,
     before: Tensor | None = None,
     place: Callable[[Sequence[int]], str] = _plain,
-) -> dict[str, Any]:
-    """The wrong elements of the buffer ``name``, as Mismatch takes them; in words: ``[3] expected 7, got 0``.
+) -> Difference:
+    """The wrong elements of the buffer ``name``; in words: ``[3] expected 7, got 0``.
 
     wrong:  bool mask, not all False; the other tensors have its shape.
     before: what the buffer held before the launch. Elements that were poisoned then and still are, are called so.
@@ -74,8 +74,14 @@ def differences(
             note_on_actual = _unwritten(actual) if bool(actual == before[index]) else ""
         values = f"expected {must_be.item()}{note_on_expected}, got {actual.item()}{note_on_actual}"
         elements.append(f"{place(index)} {values}")
-    values = {"expected": expected[first].item(), "got": got[first].item()}
-    return {"tensor": name, "index": first, **values, "wrong": int(wrong.sum()), "elements": tuple(elements)}
+    return Difference(
+        tensor=name,
+        index=first,
+        expected=expected[first].item(),
+        got=got[first].item(),
+        wrong=int(wrong.sum()),
+        elements=tuple(elements),
+    )
 
 
 def _is_poison(element: Tensor) -> bool:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
 
 from spec_decode_bench.harness.contract import Axis, Operator, Point, Variant
-from spec_decode_bench.harness.records.schema import Code, Finding, Place, Reason, Status
+from spec_decode_bench.harness.records.schema import Code, Finding, Place, Reason, Status, Where
 from spec_decode_bench.harness.verify.covering_array import classes_of
 from spec_decode_bench.harness.verify.edge_cases import LeftOut, finding_of, is_beyond, reason_to_skip, skipped
 from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell
@@ -102,7 +102,7 @@ def check_random(
     counting: Callable[[], AbstractContextManager] = nullcontext,
     out_of_time: Callable[[], Reason | None] = lambda: None,
     lost: Callable[[], bool] = lambda: False,
-    announce: Callable[[str, int], None] = lambda name, seed: None,
+    announce: Callable[[Where], None] = lambda where: None,
 ) -> Finding | None:
     """Try ``count`` random batches, up to the first that the variant fails. That one is shrunk, for SHRINK_S seconds at
     most; returned is the finding of the smallest failing batch that was found, or None.
@@ -111,7 +111,7 @@ def check_random(
     counting:    is around every launch, and may raise LeftOut.
     out_of_time: why no further batch is to be tried, once there is a reason.
     lost:        whether the device is lost after a failure; then nothing more is tried.
-    announce:    called with the name and the seed of every batch before it is tried.
+    announce:    called before every batch.
     """
     failed: list[Finding] = []
     end = math.inf
@@ -132,9 +132,9 @@ def check_random(
         if time.monotonic() > end:
             return
         if not failed and (reason := out_of_time()) is not None:
-            keep(Finding(**_place(operator, drawn), status=Status.SKIPPED, reason=reason))
+            keep(_where(operator, drawn).finding(Status.SKIPPED, reason=reason))
             return
-        announce(operator.label(drawn.point), drawn.seed)
+        announce(_where(operator, drawn))
         finding = checked(operator, variant, drawn, device, counting)
         if finding.status.is_bad:
             end = min(end, time.monotonic() + SHRINK_S) if not lost() else -math.inf
@@ -166,9 +166,9 @@ def checked(
         with counting():
             verify_cell(fixture, variant, once=True)
 
-    place = _place(operator, drawn)
-    return skipped(place, variant, [drawn.point]) or finding_of(place, verify)
+    where = _where(operator, drawn)
+    return skipped(where, variant, [drawn.point]) or finding_of(where, verify)
 
 
-def _place(operator: Operator, drawn: Drawn) -> dict[str, Any]:
-    return {"place": Place.RANDOM_BATCH, "name": operator.label(drawn.point), "seed": drawn.seed}
+def _where(operator: Operator, drawn: Drawn) -> Where:
+    return Where(Place.RANDOM_BATCH, operator.label(drawn.point), seed=drawn.seed)

@@ -14,6 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.records.schema import Checkout, Code, Finding, Metrics, Place, Reason, Segment, Status
 from spec_decode_bench.regression.comparing import rule_of
 from spec_decode_bench.regression.comparison import POWER, PRESETS, CompareError, Rule, compare, compare_variants
@@ -532,8 +533,7 @@ def broke_at(name: str, place: Place = Place.EDGE_CASE):
         name=name,
         check="exact",
         message="lens differs",
-        wrong=12,
-        elements=elements,
+        difference=Difference(tensor="lens", index=(0,), expected=6, got=5, wrong=12, elements=elements),
     )
     return {"status": "mismatch", "metrics": None, "finding": finding}
 

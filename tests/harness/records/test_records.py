@@ -1,5 +1,6 @@
 """Records survive a round trip and a killed run, and say in one sentence what is wrong with a file."""
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -13,8 +14,18 @@ from msgspec.structs import replace
 
 from spec_decode_bench.cli import run_report
 from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
+from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.records.file import Writer, read_run, write_run
-from spec_decode_bench.harness.records.schema import Cell, Code, Metrics, Reason, RecordError, Segment, UnknownLine
+from spec_decode_bench.harness.records.schema import (
+    SCHEMA_VERSION,
+    Cell,
+    Code,
+    Metrics,
+    Reason,
+    RecordError,
+    Segment,
+    UnknownLine,
+)
 from spec_decode_bench.harness.wording import printable
 from tests import factory
 from tests.tier import examples
@@ -109,10 +120,26 @@ def test_what_is_no_record_is_refused(tmp_path, content):
 def test_a_file_without_header_or_of_another_schema_is_refused(written):
     written.path.write_bytes(written.content.split(b"\n", 1)[1])
     assert "header" in refused(written.path)
-    written.path.write_bytes(factory.resealed(written.content.replace(b'"schema":4', b'"schema":99', 1)))
+    ours = f'"schema":{SCHEMA_VERSION}'.encode()
+    written.path.write_bytes(factory.resealed(written.content.replace(ours, b'"schema":99', 1)))
     assert "99" in refused(written.path)
-    written.path.write_bytes(factory.resealed(written.content.replace(b'"schema":4', b'"schema":3', 1)))
-    assert read_run(written.path).cells == written.cells
+    for older in (3, 4):
+        written.path.write_bytes(factory.resealed(written.content.replace(ours, f'"schema":{older}'.encode(), 1)))
+        assert read_run(written.path).cells == written.cells
+
+
+def test_a_finding_of_an_older_schema_has_its_difference(written):
+    """Whose fields were its own, before or after a text with brackets."""
+    difference = {"tensor": "out", "index": [1, 2], "expected": 3, "got": 4, "wrong": 1, "elements": ["[1, 2]"]}
+    finding = {"status": "mismatch", "place": "point", "name": "n=1", "message": "{a}", "check": "exact"} | difference
+    header, first, *rest = written.content.split(b"\n")
+    line = json.loads(first) | {"status": "mismatch", "finding": finding}
+    del line["crc32"]
+    edited = json.dumps(line, separators=(",", ":")).encode()
+    written.path.write_bytes(factory.resealed(b"\n".join([header, edited, *rest])))
+    read = read_run(written.path).cells[0].finding
+    assert read.difference == msgspec.convert(difference, Difference)
+    assert (read.check, read.message) == ("exact", "{a}")
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

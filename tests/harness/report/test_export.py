@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from spec_decode_bench.harness.analysis.stats import interval
+from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.report.export import OUTCOME, table, write_csv
 from tests import factory
 from tests.cli.test_cli import call
@@ -52,7 +53,8 @@ def test_axes_are_columns_of_one_type():
 
 def test_a_failure_has_check_tensor_and_index():
     wrong = factory.cell("decode_native", "wrong", {"batch_size": 8}, status="mismatch", reason="differs")
-    finding = replace(wrong.finding, check="exact", tensor="buffer", index=(2, 1))
+    difference = Difference(tensor="buffer", index=(2, 1), expected=1, got=2, wrong=1)
+    finding = replace(wrong.finding, check="exact", difference=difference)
     columns = table([factory.run(factory.gpu_environment(), [replace(wrong, finding=finding)])])
     assert [columns[name] for name in ("check", "tensor", "index")] == [["exact"], ["buffer"], ["2 1"]]
 

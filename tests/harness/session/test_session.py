@@ -21,7 +21,7 @@ from spec_decode_bench.harness.config.work_items import (
     keys_of,
 )
 from spec_decode_bench.harness.records.endings import ending
-from spec_decode_bench.harness.records.schema import AUDITED, Audit, Finding, Place, Proof, Status
+from spec_decode_bench.harness.records.schema import AUDITED, Audit, Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.session import session as module
 from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
@@ -180,10 +180,10 @@ def test_a_death_in_verification_rejects_the_variant_and_names_the_place(limited
 
     def script(request):
         if request.variants == ("dies",):
-            yield Heartbeat(("dies",), Place.EDGE_CASE, "B = 1")
+            yield Heartbeat(("dies",), Where(Place.EDGE_CASE, "B = 1"))
             fine = Finding(status=Status.PASSED, place=Place.EDGE_CASE, name="B = 1")
             yield Checked(operator="o", variant="dies", finding=fine)
-            yield Heartbeat(("dies",), Place.SEQUENCE, "shrinks")
+            yield Heartbeat(("dies",), Where(Place.SEQUENCE, "shrinks"))
             yield DIED
 
     where = Named(name="B = 1", known_failure=True) if limited else EdgeCases()

@@ -302,6 +302,7 @@ def test_a_calibration_without_errors(cache, gpu):
 
 @pytest.mark.parametrize("cache", ["hot", "cold", "serving"])
 def test_the_curve_of_copies_is_taken_in_the_state_of_the_run(cache, gpu):
+    gpu.reported_l2_bytes = 2**23
     found = calibrated(cache)
     usual = "a vector a thread"
     shapes = [[usual, "an integer a thread"], [usual], [usual, "two blocks an SM"]]

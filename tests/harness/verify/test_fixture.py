@@ -407,7 +407,7 @@ def test_a_point_is_redundant_for_a_reason_in_words(returned, status, words, cel
 def test_poison_is_called_poison_where_no_result_can_be_mistaken_for_it():
     def described(dtype, got, before):
         make = lambda value: torch.full((1,), value, dtype=dtype)  # noqa: E731
-        return differences("out", torch.tensor([True]), make(5), make(got), make(before))["elements"][0]
+        return differences("out", torch.tensor([True]), make(5), make(got), make(before)).elements[0]
 
     assert described(torch.int32, 0x7F7F7F7F, 0x7F7F7F7F).endswith("got 2139062143 (poison: never written)")
     assert described(torch.uint8, 0x7F, 0x7F).endswith(
@@ -422,4 +422,4 @@ def test_poison_is_called_poison_where_no_result_can_be_mistaken_for_it():
         torch.ones(1),
         torch.full((1,), 0x71, dtype=torch.uint8),
     )
-    assert "expected 113 (what it held), got 1" in found["elements"][0]
+    assert "expected 113 (what it held), got 1" in found.elements[0]
