@@ -19,15 +19,21 @@ from typing import Any, get_type_hints
 import torch
 
 from spec_decode_bench.harness.tensors import DType, Tensors, name_of, tensors
+from spec_decode_bench.harness.wording import did_you_mean
 
 
 @functools.cache
 def bundle_type(kind: type[Tensors], *names: str) -> type[tuple]:
     """The NamedTuple of a class Inputs or Outputs with these fields. Without names, it has all but those that stay on
     the CPU; of a pair ``name_device`` and ``name_host``, one of which is None, it has ``name``.
+
+    Raises AttributeError for a name that is no field.
     """
-    own = [field.name for field in fields(kind) if not field.metadata.get("host")]
-    made = namedtuple(kind.__name__, names or [name_of(kind, name) for name in own])
+    own = [name_of(kind, field.name) for field in fields(kind)]
+    if unknown := next((name for name in names if name not in own), None):
+        raise AttributeError(f"{kind.__name__} has no field {unknown!r}{did_you_mean(unknown, own)}")
+    on_device = [name_of(kind, field.name) for field in fields(kind) if not field.metadata.get("host")]
+    made = namedtuple(kind.__name__, names or on_device)
     made.record = kind
     return made
 

@@ -199,9 +199,9 @@ class Tensors:
         # A view is no field. What is None at some points is passed by name, so that others may follow it.
         annotations = get_annotations(cls)
         cls._declared = {name: (kind, _special(cls, name)) for name, kind in annotations.items()}
+        cls.__annotations__ = {name: kind for name, kind in annotations.items() if _special(cls, name).buffer is None}
         for name, (_, special) in cls._declared.items():
             if special.buffer is not None:
-                del cls.__annotations__[name]
                 setattr(cls, name, _View(name, special.buffer))
             elif special is not _PLAIN:
                 facts = {"host": special.host, "strided": bool(special.strided)}

@@ -845,7 +845,7 @@ def _tensors(operator: Operator) -> list[list[str]]:
     """Rows of a table: name as kernels have it, dtype and dimensions, what else is declared of it."""
     rows, module = [], importlib.import_module(f"spec_decode_bench.baselines.{operator.name}.operator")
     of_parts = (
-        [_comments(part.module.Outputs) for part in vars(module)["PARTS"].parts] if "PARTS" in vars(module) else []
+        [_comments(part.operator.outputs) for part in vars(module)["PARTS"].parts] if "PARTS" in vars(module) else []
     )
     for bundle, kind in (("x", operator.inputs), ("out", operator.outputs)):
         comments = dict(item for one in (*of_parts, _comments(kind)) for item in one.items())

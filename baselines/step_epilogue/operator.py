@@ -65,36 +65,29 @@ def states_point(point: Point) -> Point:
     return part_point(mamba_align_step.operator, point, phase="after_sampling")
 
 
-update_part = Part(post_update, update_point)
+update_part = Part(post_update.operator, update_point)
 #: Over the counts and last tokens that post_update has written. Slot, start, length, counts and last token of a row are
 #: known.
 drafter_part = Part(
-    draft_inputs,
+    draft_inputs.operator,
     drafter_point,
     reads={"num_rejected": "num_rejected", "num_sampled": "num_sampled"},
-    shared={
-        "idx_mapping": slots.num_real,
-        "query_start_loc": slots.num_real,
-        "seq_lens": slots.num_real,
-        "num_sampled": slots.num_real,
-        "num_rejected": slots.num_real,
-        "last_sampled_tokens": slots.num_real,
-    },
+    shared=dict.fromkeys(
+        ("idx_mapping", "query_start_loc", "seq_lens", "num_sampled", "num_rejected", "last_sampled_tokens"),
+        slots.num_real,
+    ),
 )
 #: Over the counts by slot that post_update has written; ``num_accepted_tokens`` in place. Columns are read and moves
 #: written.
 states_part = Part(
-    mamba_align_step,
+    mamba_align_step.operator,
     states_point,
     with_states,
     reads={"num_computed_tokens": "num_computed_tokens", "num_accepted_tokens_before": "num_accepted_tokens"},
     writes=dict.fromkeys(mamba_align_step.BEFORE_FORWARD),
-    shared={
-        "idx_mapping": "batch_size",
-        "num_computed_tokens": "batch_size",
-        "num_accepted_tokens_before": "batch_size",
-        "num_accepted_tokens": "batch_size",
-    },
+    shared=dict.fromkeys(
+        ("idx_mapping", "num_computed_tokens", "num_accepted_tokens_before", "num_accepted_tokens"), "batch_size"
+    ),
 )
 PARTS = Composition(update_part, drafter_part, states_part)
 Outputs = PARTS.Outputs

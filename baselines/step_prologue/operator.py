@@ -196,17 +196,17 @@ def _num_decode_tokens(point: Point, x: Inputs, out: Outputs) -> int:
     return x.num_tokens + point.token_padding
 
 
-inputs_part = Part(step_inputs, inputs_point)
-tables_part = Part(gather_block_tables, tables_point, shared={"idx_mapping": slots.num_real})
+inputs_part = Part(step_inputs.operator, inputs_point)
+tables_part = Part(gather_block_tables.operator, tables_point, shared={"idx_mapping": slots.num_real})
 #: Over the positions that step_inputs has written.
 slots_part = Part(
-    compute_slot_mappings,
+    compute_slot_mappings.operator,
     slots_point,
     shared={"idx_mapping": "batch_size", "query_start_loc": "batch_size + 1", "positions": slots.num_tokens},
 )
 #: Over the lengths and tables in batch order that step_inputs and gather_block_tables have written.
 states_part = Part(
-    mamba_align_step,
+    mamba_align_step.operator,
     states_point,
     _with_states,
     reads={"seq_lens": "seq_lens", "slot_tables": _slot_tables, "batch_tables": _batch_tables},
@@ -214,7 +214,7 @@ states_part = Part(
 )
 #: Over the lengths and the first group's table in batch order.
 indexer_part = Part(
-    decode_step,
+    decode_step.operator,
     indexer_point,
     with_indexer,
     reads={"seq_lens": "seq_lens", "block_table": _first_group, "num_decode_tokens": _num_decode_tokens},

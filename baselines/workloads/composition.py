@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from spec_decode_bench.harness.contract import Expected, Operator, Point
@@ -48,7 +47,6 @@ class Part:
     """An operator as part of a composed one, the whole. Called with the whole's point, inputs and outputs it returns
     those of the part; tensors are shared.
 
-    module:  baselines.<operator>.operator.
     at:      (the whole's point) -> the part's.
     applies: (the whole's point) -> whether the whole has this part there.
     reads:   field of the part's Inputs -> the output of an earlier part that it is, or (point, x, out) -> its value. A
@@ -59,7 +57,7 @@ class Part:
     shared:  field of the part -> how many elements of it other parts move as well; they count once.
     """
 
-    module: ModuleType
+    operator: Operator
     at: Callable[[Point], Point]
     applies: Callable[[Point], bool] = lambda point: True
     reads: Mapping[str, str | Callable[[Point, Any, Any], Any]] = field(default_factory=dict)
@@ -68,36 +66,32 @@ class Part:
 
     def __call__(self, point: Point, x: Any, out: Any) -> tuple[Point, Any, Any]:
         at, made = self.at(point), {}
-        for name in self.module.Inputs.__dataclass_fields__:
+        for name in self.operator.inputs.__dataclass_fields__:
             source = self.reads.get(name)
             if callable(source):
                 value = source(point, x, out)
             else:
                 value = getattr(out, source) if source else getattr(x, name, getattr(out, name, None))
-            spec = tensors(self.module.Inputs).get(name)
+            spec = tensors(self.operator.inputs).get(name)
             made[name] = value if spec is None else spec.of_longer(value, at)
-        return at, self.module.Inputs(**made), self.outputs(out)
-
-    @property
-    def operator(self) -> Operator:
-        return self.module.operator
+        return at, self.operator.inputs(**made), self.outputs(out)
 
     @property
     def output_names(self) -> dict[str, str]:
         """Field of the part's Outputs -> that of the whole's."""
-        names = {name: self.writes.get(name, name) for name in self.module.Outputs.__dataclass_fields__}
+        names = {name: self.writes.get(name, name) for name in self.operator.outputs.__dataclass_fields__}
         return {name: whole for name, whole in names.items() if whole is not None}
 
     def outputs(self, out: Any) -> Any:
         named = {name: getattr(out, whole) for name, whole in self.output_names.items()}
-        return self.module.Outputs(**dict.fromkeys(self.module.Outputs.__dataclass_fields__) | named)
+        return self.operator.outputs(**dict.fromkeys(self.operator.outputs.__dataclass_fields__) | named)
 
     def renamed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Outputs, or views, of the part by their names in the whole."""
         return {self.writes.get(name, name): value for name, value in values.items()}
 
     def shared_bytes(self, point: Point) -> int:
-        specs = tensors(self.module.Outputs) | tensors(self.module.Inputs)
+        specs = tensors(self.operator.outputs) | tensors(self.operator.inputs)
         return sum(specs[name].dtype.nbytes * sizes((count,), point)[0] for name, count in self.shared.items())
 
 
@@ -111,23 +105,23 @@ class Composition:
     def Outputs(self) -> type[Tensors]:
         """The outputs of all parts; None where a part does not apply, or has no use for it."""
         named = {
-            whole: tensors(part.module.Outputs)[name]
+            whole: tensors(part.operator.outputs)[name]
             for part in self.parts
             for name, whole in part.output_names.items()
         }
-        whole = self
+        composition = self
 
         class Outputs(optional("Outputs", named)):
             @classmethod
             def empty(cls, point: Point) -> Outputs:
                 made: dict[str, Any] = {}
-                for part in whole.parts_at(point):
+                for part in composition.parts_at(point):
                     made |= part.renamed(vars(part.operator.make_outputs(part.at(point))))
                 return cls(**{name: buffer for name, buffer in made.items() if buffer is not None})
 
             def views(self, point: Point) -> dict[str, Tensor]:
                 seen: dict[str, Tensor] = {}
-                for part in whole.parts_at(point):
+                for part in composition.parts_at(point):
                     seen |= part.renamed(part.outputs(self).views(part.at(point)))
                 return seen
 

@@ -116,6 +116,8 @@ def test_structs_have_the_declared_types():
         "struct Inputs { const int* lens; const int* table; const long long* bins; int count; };"
     )
     assert cuda_struct(bundle_type(Outputs, "mask", "buffer"), {}) == "struct Outputs { bool* mask; int* buffer; };"
+    with pytest.raises(AttributeError, match=r"Outputs has no field 'bufer'; did you mean buffer\?"):
+        bundle_type(Outputs, "bufer")
 
 
 @pytest.mark.parametrize("name", sorted(discover().operators))
