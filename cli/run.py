@@ -199,6 +199,7 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
         options.shard,
         resumed,
         options.reverify,
+        options.until_wrong,
     )
 
 
