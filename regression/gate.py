@@ -60,7 +60,7 @@ from spec_decode_bench.harness.timing.gpus import choose_gpus
 from spec_decode_bench.harness.wording import counted, printable, program
 from spec_decode_bench.regression.changed_cells import changed_cells, controls
 from spec_decode_bench.regression.comparing import rule_of
-from spec_decode_bench.regression.comparison import Comparison, Rule, compare
+from spec_decode_bench.regression.comparison import CompareError, Comparison, Rule, Transition, compare
 from spec_decode_bench.regression.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
 from spec_decode_bench.regression.revisions import (
     END_FLAG,
@@ -188,6 +188,10 @@ class Gate:
                     (self.folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(self.settings)) + b"\n")
             try:
                 self._verify(suites, END_FLAG in flags and bool(self._plans))
+                if broken := self._broken():
+                    names = dict.fromkeys("/".join(split_key(cell.key)[:2]) for cell in broken)
+                    self._say(f"broken in head, so nothing is timed: {', '.join(abbreviated(list(names)))}")
+                    return True
                 for side in (BASE, HEAD):
                     verified = read_run(self._verified(side))
                     if not any(cell.was_timed for cell in verified.cells):
@@ -196,10 +200,6 @@ class Gate:
                         self._say(f"no cell of {side} passed, so nothing is timed{f': {why}' if why else ''}")
                         return True
                     can_hold &= _is_gpu(verified)
-                if broken := self.comparison(0).broken:
-                    names = dict.fromkeys("/".join(split_key(cell.key)[:2]) for cell in broken)
-                    self._say(f"broken in head, so nothing is timed: {', '.join(abbreviated(list(names)))}")
-                    return True
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
                 end_groups([process.running for process in self._running], EXIT_LIMIT_S)
@@ -279,6 +279,13 @@ class Gate:
         rule = replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=differ)
         return compare(*runs, rule)
 
+    def _broken(self) -> list[Transition]:
+        """What the processes that verified say of head."""
+        try:
+            return self.comparison(0).broken
+        except CompareError:  # nothing was timed on both sides
+            return []
+
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
 
@@ -296,17 +303,17 @@ class Gate:
         sides = (HEAD,) if self.settings.same_code else (BASE, HEAD)
         missing = alone = [side for side in sides if not self._verified(side).is_file()]
         if len(missing) > 1:
-            of_base, of_head = (self._verifying(side, suites[side], can_end and side == HEAD) for side in missing)
+            of_base = self._verifying(BASE, suites[BASE])
+            of_head = self._verifying(HEAD, suites[HEAD], *([END_FLAG] if can_end else []))
             self._complete([of_head] if can_end else [of_base, of_head])
             wrong = _wrong(read_run(self._verified(HEAD))) if can_end else []
             if known := [key for key in wrong if key in self._plans[BASE]]:
                 end_groups([of_base.running], 0)
                 self._running.remove(of_base)
-                of_base = self._verifying(BASE, suites[BASE], keys=known)
+                of_base = self._verifying(BASE, suites[BASE], "--brief", keys=known)
             if can_end:
                 self._complete([of_base])
-            in_base = read_run(self._verified(BASE)).cells if wrong else []
-            if wrong and not any(cell.key in known and cell.status == Status.PASSED for cell in in_base):
+            if wrong and not self._broken():
                 for side in missing:  # head broke none of them, so the others are compared
                     self._verified(side).unlink()
                 self._complete([self._verifying(side, suites[side]) for side in missing])
@@ -318,9 +325,11 @@ class Gate:
         if missing:
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
 
-    def _verifying(self, side: str, suite: Path, can_end: bool = False, keys: Sequence[str] | None = None) -> _Process:
-        flags = [*self._only(side, keys), *_rounds(VERIFYING_ROUNDS)]
-        flags += ["--reverify"] * self.settings.reverify + [END_FLAG] * can_end
+    def _verifying(self, side: str, suite: Path, *more: str, keys: Sequence[str] | None = None) -> _Process:
+        """more: flags. keys: of the cells, where these are not all."""
+        flags = [*self._only(side, keys), *_rounds(VERIFYING_ROUNDS), *more]
+        if self.settings.reverify:
+            flags.append("--reverify")
         return self._start(side, "verified", suite, flags, self._verified(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:

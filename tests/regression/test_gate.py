@@ -327,7 +327,7 @@ def test_where_a_variant_of_head_is_wrong_base_verifies_that_one_alone(suite, wi
     assert "5 broken" in out
     assert {cell.variant for cell in read_run("../out/verified/head.jsonl").cells} == {"flat_view"}
     assert {cell.variant for cell in read_run("../out/verified/base.jsonl").cells} == {"flat_view"}
-    assert {what for _, what, _ in processes(suite)} == {"verified"}
+    assert [side for side, _, _ in processes(suite)].count("base") <= 2  # the first may have been ended before it wrote
 
 
 def test_two_gpus_run_a_pair_at_once_and_change_places(suite, monkeypatch):
@@ -376,7 +376,7 @@ def test_where_every_variant_is_wrong_nothing_is_timed(suite):
     times(suite, broken="every variant")
     code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
     assert (code, err) == (1, "")
-    assert "no cell of head passed, so nothing is timed" in out
+    assert "broken in head, so nothing is timed: decode_native/chain_clamp, decode_native/flat_view" in out
     assert len(processes(suite)) == 2
 
 
