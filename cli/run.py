@@ -178,7 +178,7 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
     if resumed:
         job = replace(job, seed=resumed.header.seed)
     elif not section:
-        job = replace(job, compiled=cuda_sources(items, catalog))
+        job = replace(job, compiled=cuda_sources(catalog.variants_of(items)))
     hashes = source_hashes(cells, catalog, job.variant_files)
     if asked.cache != source.config.measure.cache and not options.plan:
         print_to_stderr(
@@ -192,7 +192,7 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
         items,
         cells,
         hashes,
-        point_command(options, source),
+        point_command(options, source.path),
         out,
         partial(report, no_plots=options.no_plots),
         (lambda: None) if options.no_plots else load_plots,
