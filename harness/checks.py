@@ -78,7 +78,8 @@ WAIVABLE = tuple(check.name for check in CHECKS if check.waivable)
 class Mismatch(Exception):
     """A launch failed a check; the message says where, with expected and actual values.
 
-    element: the wrong elements, as the fields tensor, index, expected, got, wrong, elements and stale of a Finding.
+    element: the wrong elements, as the fields tensor, index, expected, got, wrong, elements, stale and inputs of a
+             Finding.
 
     Raises ValueError for a check that is not in CHECKS.
     """

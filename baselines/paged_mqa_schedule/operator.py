@@ -129,6 +129,9 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     return {"schedule": out.schedule[: point.num_sms + 1]}
 
 
+LETTERS = {"schedule": ("s", lambda point: ("query", "segment"))}
+
+
 def runs(x: Inputs) -> list[tuple[int, int]]:
     """(first token, tokens) of each run of equal ids."""
     ids = x.indices.tolist()
@@ -201,6 +204,7 @@ operator = Operator.of_module(
         TABLE_ROWS,
         axes.contents(CONTENTS),
     ),
+    indices=LETTERS,
     baseline="op_chain",
     rules=(
         *axes.DECODE_STEP_RULES,

@@ -112,6 +112,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tensor, index: the first wrong element of a buffer; expected, got: its values; wrong: how many elements are wrong.
     elements:      the first wrong ones as consumers index them, for people.
     stale:         the outputs are right for inputs that were replaced after set-up.
+    inputs:        the small ones of the launch, for people.
     culprit:       of a death, the variant that had control, "operator/variant"; None where none had.
     deaths:        how often this variant has ended its process, where it is not run again.
     reason:        why it was skipped.
@@ -134,6 +135,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wrong: int | None = None
     elements: tuple[str, ...] = ()
     stale: bool = False
+    inputs: tuple[str, ...] = ()
     variant: str | None = None
     culprit: str | None = None
     deaths: int | None = None

@@ -127,6 +127,7 @@ def test_the_command_repeats_the_failure_alone(name, verified):
     assert code == 1, err
     said = " ".join(out.split())
     assert " ".join(failure.partition("exact: ")[2].split()) in said
+    assert re.search(r"its inputs: seq_lens = \[\d+, ", said)
     assert re.findall(r"decode_native/(\w+) at ", said) == [name, name]  # in aligned and in unaligned buffers
 
 
