@@ -424,6 +424,21 @@ def _spread(source: Recorded) -> dict[str, float]:
     return {"median_sd": float(np.median(deviations)), "greatest_sd": float(deviations.max())}
 
 
+def by_processes(document: dict) -> list[tuple[str, dict]]:
+    """The rows of this suite, by machine: ``H200, 4 + 4``, or ``H200, gate: 6.1 pairs``."""
+    rows = [row for row in document["rows"] if row["rule"] in ("suite", "gate") and row["kind"] in KINDS]
+    rows.sort(key=lambda row: list(document["machines"]).index(row["corpus"].partition(",")[0]))
+    sizes = (
+        f"{row['processes']} + {row['processes']}" if row["rule"] == "suite" else f"gate: {row['pairs']:.1f} pairs"
+        for row in rows
+    )
+    return [(f"{row['corpus']}, {size}", row) for row, size in zip(rows, sizes, strict=True)]
+
+
+#: Of rows that describe machines: their processes on one GPU, on all of them, and as ``gate`` makes them.
+KINDS = ("recorded", "blocks", "gate")
+
+
 #: Rule -> its name in the plot, and its colour (Okabe and Ito).
 DRAWN = {
     "suite": ("this suite", "#0072B2"),
