@@ -265,8 +265,10 @@ class Comparison:
 
     @property
     def enough(self) -> int | None:
-        """Processes a side that would give the power needed, if more vary as these do; None where MOST are too few."""
-        cells = [cell for cell in self.gating_cells if cell.power > 0 and not cell.noisy]
+        """Processes a side that would give the power needed, if more vary as these do; None where MOST are too few, and
+        for two variants.
+        """
+        cells = [cell for cell in self.gating_cells if cell.power > 0 and not cell.noisy and not self.pair]
         made = min((len(cell.base_times) + len(cell.head_times) for cell in cells), default=0) // 2
         sd, df = (np.array([getattr(cell, name) for cell in cells]) for name in ("sd", "df"))
         for count in range(made + 1, MOST + 1) if cells else ():

@@ -263,7 +263,8 @@ class Gate:
                 self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
-                self._say(f"not sure of {counted(len(undecided), 'cell')}; measuring these again")
+                about = f", about {comparison.enough} pairs in all" if comparison.enough else ""
+                self._say(f"not sure of {counted(len(undecided), 'cell')}; measuring these again{about}")
             self._measure_pair(pair, suites, only, can_hold)
 
     def comparison(self, pairs: int | None = None) -> Comparison:
