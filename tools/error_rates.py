@@ -416,6 +416,7 @@ def _keep(document: dict, earlier: dict) -> None:
     document["machines"] |= {name: earlier["machines"][name] for name in names}
     own = [row for row in earlier["rows"] if row["corpus"].partition(",")[0] in names and row["kind"] != "two machines"]
     document["rows"] = own + document["rows"]
+    document["comparisons"] = min(document["comparisons"], earlier["comparisons"])
 
 
 def _spread(source: Recorded) -> dict[str, float]:
@@ -488,7 +489,7 @@ def draw(document: dict, stem: Path) -> list[Path]:
     machines = document["machines"].values()
     caption(
         figure,
-        f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each machine "
+        f"At least {document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each machine "
         f"and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged code.",
     )
     return save(figure, stem)

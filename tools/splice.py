@@ -756,7 +756,7 @@ def error_rate_machines() -> list[str]:
             f"band: unchanged comparisons fail in {_mean([row], 'exit_1')} % and pass in {_mean([row], 'exit_0')} %; "
             f"+10 % is found in {_mean([row], 'found_10', 0)} %.",
         ]
-    return [*lines, "", f"{found['comparisons']} comparisons a row."]
+    return [*lines, "", f"At least {found['comparisons']} comparisons a row."]
 
 
 def profile(tool: str) -> list[str]:
