@@ -489,8 +489,8 @@ def draw(document: dict, stem: Path) -> list[Path]:
     machines = document["machines"].values()
     caption(
         figure,
-        f"At least {document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each machine "
-        f"and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged code.",
+        f"At least {document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each "
+        f"machine and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged code.",
     )
     return save(figure, stem)
 
