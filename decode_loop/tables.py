@@ -14,7 +14,7 @@ from spec_decode_bench.decode_loop.records import Loop, loops_of
 from spec_decode_bench.harness.analysis.stats import Interval
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES
 from spec_decode_bench.harness.records.endings import ending
-from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.records.schema import Run, Status
 from spec_decode_bench.harness.report.console import print_counts, print_endings, print_tables
 from spec_decode_bench.harness.report.table import Entry, Table, variant_table
 from spec_decode_bench.harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
@@ -38,13 +38,14 @@ def loop_tables(run: Run) -> list[Table]:
     table = _Tables(run)
     reference = loops[0].reference
     sampled = "medians over blocks, 95 % intervals by a bootstrap over blocks; µs, and % of the reference"
+    notes = [sampled, *_reference_instead(run)]
     tables = [
         *(
             table.of(
                 name.lower(),
                 f"{where}{name} of {reference} in ms, change with the other stacks in µs",
                 lambda ref, loop, which=which: _change(ref, loop, which),
-                [sampled],
+                notes,
             )
             for which, name in METRICS.items()
         ),
@@ -74,6 +75,14 @@ def loop_tables(run: Run) -> list[Table]:
             )
         )
     return tables
+
+
+def _reference_instead(run: Run) -> list[str]:
+    """That the changes refer to a later stack because the engine of the first is missing."""
+    first = next(iter(by_point(run).values()))[0]
+    if first.status is not Status.UNAVAILABLE or first.stack == first.reference:
+        return []
+    return [f"where its engine is installed (docs/upstream.md), the changes refer to {first.stack}"]
 
 
 def show_loops(console: Console, run: Run) -> list[Table]:

@@ -490,7 +490,8 @@ def draw(document: dict, stem: Path) -> list[Path]:
     caption(
         figure,
         f"At least {document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each "
-        f"machine and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged code.",
+        f"machine and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged "
+        "code.",
     )
     return save(figure, stem)
 

@@ -1,4 +1,4 @@
-"""Write the measured parts of README.md and docs/*.md from the records in results/reference/:
+"""Write the measured parts of README.md, CONTRIBUTING.md and docs/*.md from the records in results/reference/:
 
     python -m tools.splice            rewrite every block
     python -m tools.splice --check    change nothing; exit code 1 if a block is out of date
@@ -11,6 +11,7 @@ record that is missing or cannot be read.
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import importlib
 import inspect
@@ -38,14 +39,18 @@ from spec_decode_bench.harness.analysis.stats import (
     slopes,
 )
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
+from spec_decode_bench.harness.contract import Operator
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash, variant_files
 from spec_decode_bench.harness.discover import ROOT, discover
+from spec_decode_bench.harness.import_by_content import SUITE
 from spec_decode_bench.harness.records.differences import NOTED, REFUSED
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, Run, Status
 from spec_decode_bench.harness.report.across_gpus import summary_table
 from spec_decode_bench.harness.report.escape import as_code, as_text
 from spec_decode_bench.harness.report.table import markdown
+from spec_decode_bench.harness.session.measure import measure
+from spec_decode_bench.harness.tensors import Dimension, Tensors, tensors
 from spec_decode_bench.harness.wording import counted, did_you_mean, signed, significant
 from spec_decode_bench.profiler.records import PROFILE, Profile, Session, read_document
 from spec_decode_bench.profiler.tables import profile_tables
@@ -330,12 +335,17 @@ def environment(names: Sequence[str] = RECORDS) -> list[str]:
 
 
 def kind_of(variant: str) -> str:
-    """``engine``, ``unfused`` (our kernels, one per launch of vLLM), ``fused`` (our other kernels) or ``PyTorch``."""
+    """``engine``, ``fused`` (our kernels) or ``PyTorch``; ``gone`` where a record is older than its removal."""
     if variant in UPSTREAM:
         return "engine"
-    if variant == "unfused":
-        return variant
+    if variant not in _names():
+        return "gone"
     return "fused" if variant.startswith(("triton_", "cuda_")) else "PyTorch"
+
+
+@cache
+def _names() -> set[str]:
+    return {variant.name for variant in discover().variants}
 
 
 def fastest(cells: Mapping[str, Cell], kind: str) -> str | None:
@@ -408,7 +418,7 @@ def loop_overview() -> list[str]:
         largest = max(loop.axes["concurrency"] for loop in run.others)
         for loops in sorted(loops_by_point(run).values(), key=_most_drafts_then_sync):
             axes, after = loops[0].axes, loops[-1]
-            before = next((loop for loop in loops if loop.stack == "vllm_call"), reference_of(loops))
+            before = _before(loops)
             if (axes["concurrency"], axes["model_step_us"]) != (largest, LOOP_MODEL_STEP_US) or before is None:
                 continue
             change = delta(before, after, "itl_us")
@@ -443,17 +453,23 @@ def loop_overview() -> list[str]:
     return [*markdown_table(head, rows, 2), "", note, *stale(timed_in(*map(record, LOOPS)))]
 
 
+def _before(loops: Sequence[Loop]) -> Loop | None:
+    """The stack that the documents compare with: vLLM's functions, else the reference."""
+    return next((loop for loop in loops if loop.stack == "vllm_call"), reference_of(loops))
+
+
 def loop_changes(run: Run) -> list[str]:
-    """What stacks change in the ITL of the reference, at one model step and the two largest batches."""
+    """What stacks of today's variants change in the ITL, at one model step and the two largest batches."""
     loops = [ones for ones in loops_by_point(run).values() if ones[0].axes["model_step_us"] == LOOP_MODEL_STEP_US]
     largest = sorted({ones[0].axes["concurrency"] for ones in loops})[-2:]
     loops = [ones for ones in loops if ones[0].axes["concurrency"] in largest]
-    stacks = list(dict.fromkeys(loop.stack for ones in loops for loop in ones))
+    today = (loop for ones in loops for loop in ones if _names().issuperset(loop.operators.values()))
+    stacks = sorted(dict.fromkeys(loop.stack for loop in today), key=_before(loops[0]).stack.__ne__)
     varying = [axis for axis in ("concurrency", "next_n", "scheduling", "graph")
                if len({ones[0].axes[axis] for ones in loops}) > 1]  # fmt: skip
     rows = []
     for ones in loops:
-        reference, by_stack = reference_of(ones), {loop.stack: loop for loop in ones}
+        reference, by_stack = _before(ones), {loop.stack: loop for loop in ones}
         row = [str(ones[0].axes[axis]) for axis in varying]
         for stack in stacks:
             loop = by_stack.get(stack)
@@ -806,7 +822,7 @@ def same_in_both() -> list[str]:
 
 
 def operators() -> list[str]:
-    """A section per operator from its module's docstring, the docstrings of its variants, and its defects."""
+    """A section per operator from its module's docstring, its tensors, docstrings of its variants, and its defects."""
     catalog, lines = discover(), []
     for name in OPERATORS:
         variants = [one for one in catalog.of(name) if not one.is_upstream]
@@ -815,12 +831,63 @@ def operators() -> list[str]:
         lines += ["", f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
         for paragraph in specification.split("\n\n")[1:]:
             lines += [paragraph if paragraph.startswith("    ") else _prose(paragraph), ""]
+        lines += [f"<details><summary>Tensors of {name}</summary>", ""]
+        lines += [*markdown_table(["tensor", "", ""], _tensors(catalog.operators[name]), 3), "", "</details>", ""]
         rows = [[f"`{one.name}`", _prose(one.doc)] for one in variants if one.defect is None]
         lines += [f"<details><summary>Variants of {name}, and bugs kept as defects</summary>", ""]
         lines += [*markdown_table(["variant", ""], rows, 2), ""]
         lines += [f"* {_prose(one.defect)}" for one in variants if one.defect is not None]
         lines += ["", f"Code: [baselines](../baselines/{name}), [kernels](../kernels/{name}).", "", "</details>"]
     return [*lines, ""]
+
+
+def _tensors(operator: Operator) -> list[list[str]]:
+    """Rows of a table: name as kernels have it, dtype and dimensions, what else is declared of it."""
+    rows, module = [], importlib.import_module(f"spec_decode_bench.baselines.{operator.name}.operator")
+    of_parts = (
+        [_comments(part.module.Outputs) for part in vars(module)["PARTS"].parts] if "PARTS" in vars(module) else []
+    )
+    for bundle, kind in (("x", operator.inputs), ("out", operator.outputs)):
+        comments = dict(item for one in (*of_parts, _comments(kind)) for item in one.items())
+        for spec in tensors(kind).values():
+            special, dims = spec.special, [_dimension(one) for one in spec.typed.dims]
+            condition = special.where.__name__
+            notes = [
+                "on the CPU" if special.host and not special.uva else "",
+                "in pinned memory of the host" if special.uva else "",
+                "rows may lie apart" if special.strided else "",
+                f"view of `{special.buffer}`" if special.buffer else "",
+                f"consumers read `[{', '.join(f':{_dimension(one)}' for one in special.read)}]`"
+                if special.read
+                else "",
+                f"only where `{condition.strip('_')}`" if condition != "<lambda>" else "",
+                _prose(comments.get(spec.name, "")),
+            ]
+            shape = f"{spec.dtype.name} `[{', '.join(dims)}]`"
+            rows.append([f"`{bundle}.{spec.name}`", shape, "; ".join(filter(None, notes))])
+    return rows
+
+
+def _dimension(dimension: Dimension) -> str:
+    return dimension.__name__.strip("_") if callable(dimension) else str(dimension)
+
+
+def _comments(kind: type[Tensors]) -> dict[str, str]:
+    """Field -> the comment behind or above its declaration."""
+    found = {}
+    for cls in (
+        cls for cls in reversed(kind.__mro__) if issubclass(cls, Tensors) and "<locals>" not in cls.__qualname__
+    ):
+        text = inspect.getsource(cls) if cls.__module__.startswith(f"{SUITE}.baselines") else ""
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                behind, above = (
+                    lines[node.end_lineno - 1][node.end_col_offset :].strip(),
+                    lines[node.lineno - 2].strip(),
+                )
+                found[node.target.id] = (behind or (above if above.startswith("#") else "")).lstrip("# ")
+    return found
 
 
 def _prose(paragraph: str) -> str:
@@ -857,6 +924,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "error-rates-of-models": error_rates_of_models,
     "error-rate-machines": error_rate_machines,
     "same-in-both": same_in_both,
+    "measure": lambda: ["```python", *inspect.getsource(measure).splitlines(), "```"],
     "profile-nsys": lambda: profile("nsys"),
     "profile-ncu": lambda: profile("ncu"),
 }
@@ -897,7 +965,7 @@ def spliced(path: Path) -> str:
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,19 +1,22 @@
-"""`bench.py list`: the operators, one of them with all that belongs to it, or everything as JSON."""
+"""`bench.py list`: the operators, one of them with all that belongs to it, everything as JSON; a capture file."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.harness.checks import CHECKS, WAIVABLE
+from spec_decode_bench.harness.config.captured import CapturedPoint, points_of, read, told
 from spec_decode_bench.harness.config.load import measuring
 from spec_decode_bench.harness.contract import Axis, Operator, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.records.schema import label_parts
 from spec_decode_bench.harness.report.console import print_checks, print_rows
 from spec_decode_bench.harness.wording import counted
 
@@ -98,6 +101,40 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     rows = ((c.name, "yes" if c.waivable else "no", c.tested, c.meaning) for c in CHECKS)
     print_rows(console, ("check", "waivable", "tested", "meaning"), rows)
     _print_broken(console, catalog)
+
+
+def listed_capture(console: Console, catalog: Catalog, file: str) -> None:
+    """Where a capture file comes from, and a line for each operator in it. Raises CaptureError."""
+    header, captured = read(file).header, points_of(file, catalog.operators)
+    drafts = f", {header.speculative.method} with {header.speculative.num_drafts} drafts" if header.speculative else ""
+    console.print(Text(f"{header.model}{drafts}, in {header.engine} {header.engine_version}", style="bold"))
+    if made := [text for text in (header.gpu, header.created, header.commit and f"suite {header.commit}") if text]:
+        console.print(Text(", ".join(made)))
+    by_operator: dict[str, list[CapturedPoint]] = {}
+    for one in captured:
+        if one.point is not None:
+            by_operator.setdefault(one.entry.operator, []).append(one)
+    rows = []
+    for operator, points in by_operator.items():
+        steps = ", ".join(dict.fromkeys(str(one.entry.step) for one in points))
+        size = sum(one.entry.size for one in points)
+        rows.append((operator, steps, f"{size:,}", _axes_of(catalog.operators[operator], points)))
+    print_rows(console, ("operator", "steps", "bytes", "axes that differ from their default"), rows)
+    for sentence in told(file, captured):
+        console.print(Text(sentence, style="red"))
+
+
+def _axes_of(operator: Operator, points: Sequence[CapturedPoint]) -> str:
+    """``batch_size=32,context_len=512 ... 530``: the smallest and the largest number of an axis that varies."""
+    labels = [label_parts(operator.label(one.point)) for one in points]
+    texts = []
+    for axis in operator.axes:
+        if any(axis.name in label for label in labels):
+            values = {axis.label(one.point[axis.name]): one.point[axis.name] for one in points}
+            is_sorted = all(isinstance(value, int | float) for value in values.values())
+            shown = sorted(values, key=values.get) if is_sorted else list(values)
+            texts.append(f"{axis.name}={shown[0] if len(shown) == 1 else f'{shown[0]} ... {shown[-1]}'}")
+    return ",".join(texts)
 
 
 def _print_broken(console: Console, catalog: Catalog) -> None:

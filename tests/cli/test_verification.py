@@ -16,8 +16,8 @@ from spec_decode_bench.harness.config.work_items import Check, EdgeCases
 from spec_decode_bench.harness.records.file import read_record
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION
 from spec_decode_bench.harness.session import side_by_side
-from spec_decode_bench.harness.session.gpus import LocalGpu
 from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.session.several_gpus import LocalGpu
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.verify import covering_array
 from tests.cli.test_cli import call

@@ -29,6 +29,16 @@ def test_reference_in_ms_and_change_in_us(run):
     assert any("next_n=4" in note for note in itl.notes)
 
 
+def test_a_missing_engine_is_named_as_what_changes_would_refer_to(run):
+    missing = [
+        replace(loop, reference="fused", status=Status.UNAVAILABLE if loop.stack == "chains" else loop.status)
+        for loop in run.others
+    ]
+    note = "where its engine is installed (docs/upstream.md), the changes refer to chains"
+    assert note in loop_tables(replace(run, others=missing))[0].notes
+    assert note not in loop_tables(run)[0].notes
+
+
 def test_percentiles_have_their_intervals(run):
     table = next(table for table in loop_tables(run) if table.kind == PERCENTILES)
     assert table.heads[-3:] == ("percentile", "chains", "fused")

@@ -315,7 +315,7 @@ def test_a_folder_is_no_configuration(capsys, tmp_path):
 
 def test_a_missing_folder_is_no_traceback(capsys):
     assert bench.main(["nowhere/c.yaml", "--plan"]) == 2
-    assert "configurations of this suite: cold" in capsys.readouterr().err
+    assert "configurations of this suite: captured, cold" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["configs/mtp3.yaml", "confgs/mtp3.yaml", "mtp3", "mtp3.yml"])

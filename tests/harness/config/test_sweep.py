@@ -8,18 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spec_decode_bench.harness.config.load import Config, ConfigError, Source
+from spec_decode_bench.harness.config.load import Config, ConfigError, LoadedConfig
 from spec_decode_bench.harness.config.sweep import baselines, expand, plan, select
 from spec_decode_bench.harness.config.work_items import keys_of
 from spec_decode_bench.harness.contract import Axis, Rule, Variant
 from spec_decode_bench.harness.records.select import Selector
+from spec_decode_bench.harness.tensors import Tensors
 from tests.tier import examples
 
 NAMES = ("decode_flatten", "decode_native")
 
 
 def source(sweep, operators=("decode_native",), **more):
-    return Source("c.yaml", config=Config(name="made", operators=list(operators), sweep=sweep, **more))
+    return LoadedConfig("c.yaml", config=Config(name="made", operators=list(operators), sweep=sweep, **more))
 
 
 def points_of(given_source, catalog):
@@ -270,9 +271,8 @@ OWN = {
 @pytest.mark.parametrize("case", OWN)
 def test_what_the_code_of_an_operator_raises_is_one_sentence_with_its_place(case, catalog):
     grid, given, sentence = OWN[case]
-    own = dataclasses.replace(
-        catalog.operators["decode_native"], name="o", **{"axes": (Axis("n", int, 1, ""),), "rules": (), **given}
-    )
+    bare = {"axes": (Axis("n", int, 1, ""),), "rules": (), "inputs": Tensors, "outputs": Tensors}
+    own = dataclasses.replace(catalog.operators["decode_native"], name="o", **bare | given)
     with pytest.raises(ConfigError, match=sentence):
         expand(source([grid], ("o",)), {"o": own})
 
@@ -286,7 +286,7 @@ def variants_of(**names):
 
 def source_with(baseline):
     config = Config(name="x", operators=["one", "two"], sweep=[{"n": 1}], baseline=baseline)
-    return Source("x.yaml", {"baseline": 4, "baseline.one": 5, "baseline.three": 6}, config=config)
+    return LoadedConfig("x.yaml", {"baseline": 4, "baseline.one": 5, "baseline.three": 6}, config=config)
 
 
 def test_a_baseline_counts_for_the_operators_that_have_it():
