@@ -182,7 +182,7 @@ def _planned(
     if resumed:
         job = replace(job, seed=resumed.header.seed)
     elif not section:
-        job = replace(job, compiled=cuda_sources(items, catalog))
+        job = replace(job, compiled=cuda_sources(catalog.variants_of(items)))
     hashes = source_hashes(tasks, catalog, job.variant_files)
     if asked.cache != source.config.measure.cache and not options.plan:
         print_to_stderr(
@@ -196,13 +196,14 @@ def _planned(
         items,
         tasks,
         hashes,
-        point_command(options, source),
+        point_command(options, source.path),
         out,
         partial(report, no_plots=options.no_plots),
         (lambda: None) if options.no_plots else load_plots,
         options.shard,
         resumed,
         options.reverify,
+        options.until_wrong,
     )
 
 

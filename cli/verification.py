@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -185,16 +186,18 @@ class Verification:
 
         def row(variant: Variant) -> tuple[str, ...]:
             if not (findings := self.of(variant)):
-                empty = [""] * (len(heads) + bool(self.arrays))
+                empty = [""] * (len(heads) + bool(self.arrays) - (Place.POINT not in made))
                 return variant.id, f"unavailable: {self._missing(variant)}", *empty
             counts = [
                 _counts([_outcome(finding) for finding in findings if finding.place in HEADS[head]]) for head in heads
             ]
             pairs = [self._pairs_met(variant)] if self.arrays else []
-            return variant.id, *counts, *pairs, _counts([_outcome_at_point(line) for line in self.in_sweep(variant)])
+            at_points = [_counts([_outcome_at_point(line) for line in self.in_sweep(variant)])]
+            return variant.id, *counts, *pairs, *(at_points if Place.POINT in made else [])
 
         of_arrays = ["pairs of values"] if self.arrays else []
-        print_rows(self.console, ("variant", *heads, *of_arrays, SWEEP), map(row, healthy))
+        of_sweep = [SWEEP] if Place.POINT in made else []
+        print_rows(self.console, ("variant", *heads, *of_arrays, *of_sweep), map(row, healthy))
 
     def _pairs_met(self, variant: Variant) -> str:
         """At how many pairs of the legal ones the variant passed."""
@@ -313,13 +316,15 @@ def verify_all(
     catalog: Catalog,
     lines: CheckLines,
     items: Sequence[Task],
+    healthy: Sequence[Variant],
     defects: Sequence[Variant],
     arrays: bool,
     random_batches: int,
     command: Callable[[str, int], str],
 ) -> int:
-    """Verify the variants of a sweep and historic defects, and print the results; the exit code.
+    """Verify variants, those of a sweep also at its points, and historic defects, and print the results; the exit code.
 
+    items:          the points of the sweep; none without one.
     arrays:         verify at the covering array of each operator.
     random_batches: for each variant.
     command:        the command line for the key of one point, and a seed.
@@ -327,7 +332,6 @@ def verify_all(
     1 where a healthy variant was rejected, a defect was not, or a CUDA source does not compile; 2 where every healthy
     variant is unavailable.
     """
-    healthy = catalog.variants_of(items)
     results = Verification(console, job, catalog, lines)
     in_array = results.add_arrays(healthy) if arrays else []
     try:
@@ -345,7 +349,8 @@ def verify_all(
     results.print_known_failures(healthy)
     results.print_outcome(healthy, command)
     results.print_left_out()
-    print_counts(console, [line for variant in healthy for line in results.in_sweep(variant)])
+    if items:
+        print_counts(console, [line for variant in healthy for line in results.in_sweep(variant)])
     results.print_seconds()
     here = [variant for variant in healthy if results.of(variant)]
     rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
@@ -389,6 +394,12 @@ def defects_of(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
     """The historic defects of operators, in the order of the catalog."""
     wanted = [name for name in catalog.operators if name in operators]
     return [v for name in wanted for v in catalog.of(name) if v.defect is not None]
+
+
+def of_files(catalog: Catalog, files: Sequence[str]) -> list[Variant]:
+    """The variants that files of --variants define."""
+    paths = {Path(file).resolve() for file in files}
+    return [v for v in catalog.variants if Path(v.setup.__code__.co_filename).resolve() in paths]
 
 
 def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Check]:

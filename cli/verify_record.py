@@ -80,7 +80,8 @@ def record(
 
     Raises RecordError where the folder has a record.
     """
-    config = source.recorded if source else {"name": "defects", "measure": msgspec.to_builtins(job.measure)}
+    name = "defects" if all(variant.defect for variant in variants) else "variants"
+    config = source.recorded if source else {"name": name, "measure": msgspec.to_builtins(job.measure)}
     of_run = {
         "seed": job.seed,
         "command": command_line(),

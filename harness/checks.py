@@ -83,6 +83,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tensor, index: the first wrong element; expected, got: its values; wrong: how many elements are wrong.
     elements:      the first wrong ones as consumers index them, for people.
     stale:         the outputs are right for inputs that were replaced after set-up.
+    inputs:        the small ones of the launch, for people.
     """
 
     tensor: str
@@ -92,6 +93,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wrong: int
     elements: tuple[str, ...] = ()
     stale: bool = False
+    inputs: tuple[str, ...] = ()
 
 
 class Mismatch(Exception):

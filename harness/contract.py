@@ -163,7 +163,8 @@ class Operator:
     redundant: (point) -> why a legal point measures the same as another one and is skipped, else None.
     sequences: name -> points, run one after another through the buffers of the first, which is the largest.
     baseline:  the variant that speed-ups and modelled deltas refer to.
-    indices:   view -> letters of its dimensions, as in the operator's formulas; messages show them.
+    indices:   view -> for each dimension its letter in the operator's formulas, or (point) -> the names of the fields
+               that lie along it; messages show them.
     phase:     "decode" if every decode step calls it, else "prefill", for which no ITL or TPOT is modelled.
     """
 
@@ -181,7 +182,7 @@ class Operator:
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
     in_place: Callable[[Point], Mapping[str, str]] = lambda point: {}
-    indices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    indices: Mapping[str, Sequence[str | Callable[[Point], Sequence[str]]]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -40,6 +40,8 @@ POWER = 0.95
 #: Device -> the metrics that decide the exit code. Host times do not: on a shared machine they change while the code
 #: does not.
 GATING = {"cuda": ("gpu_us",), "cpu": ("cpu_us",)}
+#: Processes a side that are proposed at most.
+MOST = 40
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 #: Assumed difference between two GPUs of one model, unless their calibration kernels differ by more.
 MACHINE_SPREAD = 0.03
@@ -101,9 +103,11 @@ class CellComparison:
 
     axes:         of the point, all of them.
     base_times, head_times: one per process, a trimmed mean; of a paired comparison, one per process or round.
+    base_gpus, head_gpus: that these times are from; None in a paired comparison, and where records do not say.
     base_us, head_us: their geometric means. ratio: head_us / base_us. change_us: head_us - base_us.
     The bounds of both hold for all cells of the metric together (moderated.judge); NaN where there is no evidence.
-    sd:           standard deviation between processes, relative, moderated by cells of similar time.
+    sd:           standard deviation between processes, relative, moderated by cells of similar time. df: its degrees of
+                  freedom.
     power:        chance that a slow-down of Comparison.detect would have been called slower.
     noisy:        whether processes differ more here than in other cells of similar time. Such a cell can fail, but is
                   left out of Comparison.power.
@@ -122,7 +126,10 @@ class CellComparison:
     axes: Mapping[str, Any] = field(default_factory=dict)
     base_times: tuple[float, ...] = ()
     head_times: tuple[float, ...] = ()
+    base_gpus: tuple[str | None, ...] = ()
+    head_gpus: tuple[str | None, ...] = ()
     sd: float = math.nan
+    df: float = 0.0
     power: float = 0.0
     noisy: bool = False
     below_min_change: bool = False
@@ -165,12 +172,15 @@ class Summary:
 
 @dataclass(frozen=True)
 class Machines:
-    """The GPUs of the two sides. band: share added to the threshold because they differ; why: a sentence."""
+    """The GPUs of the two sides. band: share added to the threshold because they differ; why: a sentence. blocks: GPUs
+    within each of which head is compared with base; empty where all processes count as of one GPU.
+    """
 
     base: tuple[str, ...]
     head: tuple[str, ...]
     band: float
     why: str | None
+    blocks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -254,6 +264,23 @@ class Comparison:
         return self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES
 
     @property
+    def enough(self) -> int | None:
+        """Processes a side that would give the power needed, if more vary as these do; None where MOST are too few, and
+        for two variants.
+        """
+        cells = [cell for cell in self.gating_cells if cell.power > 0 and not cell.noisy and not self.pair]
+        made = min((len(cell.base_times) + len(cell.head_times) for cell in cells), default=0) // 2
+        sd, df = (np.array([getattr(cell, name) for cell in cells]) for name in ("sd", "df"))
+        for count in range(made + 1, MOST + 1) if cells else ():
+            spread = moderated.Spread(sd**2, df + 2 * (count - made), np.zeros(len(cells), bool))
+            found = moderated.judge(
+                np.zeros(len(cells)), spread, np.array(2 / count), self.threshold, self.detect, self.rule.rate
+            )
+            if found.power.mean() >= POWER:
+                return count
+        return None
+
+    @property
     def unclear(self) -> list[str]:
         """Why the comparison cannot pass although nothing failed, a sentence each; empty where it can."""
         if self.broken or self.failing:
@@ -269,7 +296,8 @@ class Comparison:
         elif self.power < POWER:
             sentences.append(
                 f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with "
-                f"{math.floor(self.power * 100)} % probability, {POWER * 100:g} % are needed; record more processes"
+                f"{math.floor(self.power * 100)} % probability, {POWER * 100:g} % are needed; "
+                + (f"about {self.enough} processes a side would do" if self.enough else "record more processes")
             )
         if self.untimed:
             sentences.append(
@@ -452,9 +480,13 @@ def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
     if known != sides:
         return Machines(*known, 0.0, "Records do not say on which GPU they were timed; taken as one and the same.")
     shared = any(len(run.gpu_ids) > 1 for run in (*base, *head))
-    if set(sides[0]) == set(sides[1]) and not shared:
-        several = f"Both sides were timed on the same {len(set(sides[0]))} GPUs." if len(set(sides[0])) > 1 else None
-        return Machines(*known, 0.0, several)
+    blocks, same = tuple(gpu for gpu in sides[0] if gpu in sides[1]), set(sides[0]) == set(sides[1])
+    of_blocks = min(sum(run.gpu_ids[0] in blocks for run in runs) for runs in (base, head))
+    if not shared and (same or of_blocks >= MIN_PROCESSES):
+        if same and len(blocks) == 1:
+            return Machines(*known, 0.0, None)
+        alone = "" if same else "; the others ran one side only, and show how processes vary"
+        return Machines(*known, 0.0, f"Head is compared with base within {counted(len(blocks), 'GPU')}{alone}.", blocks)
     measured = _calibration_spread(base, head)
     band = max(MACHINE_SPREAD, measured)
     timed = (
@@ -489,12 +521,12 @@ def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
 # --- the join ---------------------------------------------------------------------------------------------------------
 
 
-def _by_key(runs: tuple[Run, ...]) -> dict[str, list[Cell]]:
-    """Key -> its cell in every run that has it."""
-    by_key: dict[str, list[Cell]] = {}
+def _by_key(runs: tuple[Run, ...]) -> dict[str, list[tuple[Cell, str | None]]]:
+    """Key -> its cell in every run that has it, and the GPU that it was timed on."""
+    by_key: dict[str, list[tuple[Cell, str | None]]] = {}
     for run in runs:
         for key, cell in {cell.key: cell for cell in run.in_order}.items():
-            by_key.setdefault(key, []).append(cell)
+            by_key.setdefault(key, []).append((cell, run.process_of(cell).environment.gpu_id))
     return by_key
 
 
@@ -503,8 +535,9 @@ def _join(result: Comparison) -> list[CellComparison]:
     base_cells, head_cells = (_by_key(runs) for runs in (result.base, result.head))
     rows = []
     for key in base_cells | head_cells:
-        base, head = base_cells.get(key, []), head_cells.get(key, [])
-        base_times, head_times = _times(base), _times(head)
+        sides = base_cells.get(key, []), head_cells.get(key, [])
+        base_times, head_times = map(_times, sides)
+        base, head = ([cell for cell, _ in side] for side in sides)
         wanted = [metric for metric in result.gating if metric in base_times]
         finding = next((cell.finding for cell in head if cell.finding is not None), None)
         transition = Transition(key, _state(base), _state(head), timed=bool(wanted), finding=finding)
@@ -528,7 +561,12 @@ def _join(result: Comparison) -> list[CellComparison]:
     return rows
 
 
-def _row(cell: Cell, metric: str, base_times: Iterable[float], head_times: Iterable[float]) -> CellComparison:
+#: A time of each process, and the GPU that it is from.
+Times = Sequence[tuple[float, str | None]]
+
+
+def _row(cell: Cell, metric: str, base: Times, head: Times) -> CellComparison:
+    (base_times, base_gpus), (head_times, head_gpus) = (zip(*times, strict=True) for times in (base, head))
     return CellComparison(
         operator=cell.operator,
         variant=cell.variant,
@@ -537,6 +575,8 @@ def _row(cell: Cell, metric: str, base_times: Iterable[float], head_times: Itera
         axes=cell.axes,
         base_times=tuple(map(float, base_times)),
         head_times=tuple(map(float, head_times)),
+        base_gpus=base_gpus,
+        head_gpus=head_gpus,
     )
 
 
@@ -562,7 +602,7 @@ def _pairs(result: Comparison) -> list[CellComparison]:
                 # The pairs give the ratio of a process; its base median only sets the scale.
                 base = [np.median(rounds) for rounds, _ in by_process]
                 head = [us * np.median(h / b) for us, (b, h) in zip(base, by_process, strict=True)]
-            rows.append(_row(cells[0][1], metric, base, head))
+            rows.append(_row(cells[0][1], metric, *([(us, None) for us in side] for side in (base, head))))
     return rows
 
 
@@ -574,11 +614,11 @@ def _rounds(base: Cell, head: Cell, metric: str) -> tuple[np.ndarray, np.ndarray
     return (base_us, head_us) if count and min(base_us.min(), head_us.min()) >= stats.MIN_PLAUSIBLE_US else None
 
 
-def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
+def _times(cells: Sequence[tuple[Cell, str | None]]) -> dict[str, Times]:
     """Metric -> plausible times, one for each process that has the metric, in the order of stats.METRICS."""
-    by_metric: dict[str, list[float]] = {}
+    by_metric: dict[str, Times] = {}
     for metric in stats.METRICS:
-        times = [time for cell in cells if (time := stats.process_us(cell, metric)) is not None]
+        times = [(time, gpu) for cell, gpu in cells if (time := stats.process_us(cell, metric)) is not None]
         if times:
             by_metric[metric] = times
     return by_metric
@@ -611,7 +651,7 @@ def _judge(result: Comparison, rows: Sequence[CellComparison]) -> None:
     order = {row.key: i for i, row in enumerate(rows)}
     for metric in dict.fromkeys(row.metric for row in rows):
         of_metric = [row for row in rows if row.metric == metric]
-        judgements = _judgements(result, [(row.base_times, row.head_times) for row in of_metric])
+        judgements = _judgements(result, of_metric)
         cells = [_judged(row, judgement, result.rule) for row, judgement in zip(of_metric, judgements, strict=True)]
         result.cells.extend(cells)
         result.summaries.extend(_summaries(result, cells))
@@ -625,57 +665,52 @@ class _Judgement:
     ratio: Interval
     verdict: Verdict
     sd: float
+    df: float
     power: float
     noisy: bool
 
 
-Medians = Sequence[float] | np.ndarray
-
-
-def _judgements(result: Comparison, sides: Sequence[tuple[Medians, Medians]]) -> list[_Judgement]:
-    """Judge changes together. sides: the medians in base and in head, of each change."""
-    evidence = [_evidence(np.log(base), np.log(head), result.pair is not None) for base, head in sides]
-    change, variance, df, factor, log_time = (np.array(values, float) for values in zip(*evidence, strict=True))
-    spread = moderated.moderate(variance, df, log_time)
+def _judgements(result: Comparison, rows: Sequence[CellComparison]) -> list[_Judgement]:
+    """Judge changes together."""
+    evidence, levels, enough = zip(*(_evidence(result, row) for row in rows), strict=True)
+    change, variance, df, factor = (
+        np.array([getattr(one, name) for one in evidence], float) for name in ("change", "variance", "df", "factor")
+    )
+    spread = moderated.moderate(variance, df, np.array(levels))
     decision = moderated.judge(change, spread, factor, result.threshold, result.detect, result.rule.rate)
     judgements = []
-    for i, medians in enumerate(sides):
-        enough = min(map(len, medians)) >= MIN_PROCESSES
-        verdicts = [verdict for verdict in ("slower", "faster", "same") if enough and getattr(decision, verdict)[i]]
+    for i in range(len(rows)):
+        verdicts = [name for name in ("slower", "faster", "same") if enough[i] and getattr(decision, name)[i]]
         judgements.append(
             _Judgement(
                 ratio=Interval(median=_exp(change[i]), low=_exp(decision.low[i]), high=_exp(decision.high[i])),
                 verdict=verdicts[0] if verdicts else "unsure",
                 sd=math.sqrt(spread.variance[i]),
-                power=float(decision.power[i]) if enough else 0.0,
+                df=float(spread.df[i]),
+                power=float(decision.power[i]) if enough[i] else 0.0,
                 noisy=bool(spread.outlier[i]),
             )
         )
     return judgements
 
 
-def _evidence(base: np.ndarray, head: np.ndarray, paired: bool) -> tuple[float, float, int, float, float]:
-    """Of logarithms of medians: (change, variance of a median between processes, its degrees of freedom, variance of
-    the change in units of that variance, level).
-    """
-    if paired:
+def _evidence(result: Comparison, row: CellComparison) -> tuple[moderated.Difference, float, bool]:
+    """The change of a cell, the logarithm of its time, and whether there are enough observations for a verdict."""
+    base, head = np.log(row.base_times), np.log(row.head_times)
+    if result.pair is not None:
         log_ratios, count = head - base, len(base)
-        return (
-            stats.middle(log_ratios),
-            np.var(log_ratios, ddof=1) if count > 1 else 0.0,
-            count - 1,
-            (1 if count < stats.FOR_A_MEDIAN else math.pi / 2) / count,  # variance of a mean, and of a median
-            base.mean(),
-        )
-    df = len(base) + len(head) - 2
-    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (base, head))
-    return (
-        head.mean() - base.mean(),
-        squares / df if df else 0.0,
-        df,
-        1 / len(base) + 1 / len(head),
-        (base.mean() + head.mean()) / 2,
-    )
+        variance = np.var(log_ratios, ddof=1) if count > 1 else 0.0
+        factor = (1 if count < stats.FOR_A_MEDIAN else math.pi / 2) / count  # variance of a mean, and of a median
+        own = moderated.Difference(stats.middle(log_ratios), variance, count - 1, factor)
+        return own, base.mean(), count >= MIN_PROCESSES
+    shared = set(row.base_gpus) & set(row.head_gpus)
+    if not result.machines.blocks or not shared:
+        blocks = [None] * len(base), [None] * len(head)
+    else:
+        blocks = row.base_gpus, row.head_gpus
+    counted = (sum(gpu in shared for gpu in side) if result.machines.blocks else len(side) for side in blocks)
+    level = (base.mean() + head.mean()) / 2
+    return moderated.difference(base, head, *blocks), level, min(counted) >= MIN_PROCESSES
 
 
 def _exp(log_ratio: float) -> float:
@@ -701,12 +736,9 @@ def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summ
     groups: dict[tuple[str, str], list[CellComparison]] = {}
     for cell in cells:
         groups.setdefault((cell.operator, cell.variant), []).append(cell)
-    sides = [
-        tuple(_process_means([getattr(cell, side) for cell in group], result) for side in ("base_times", "head_times"))
-        for group in groups.values()
-    ]
     summaries = []
-    for ((operator, variant), group), judgement in zip(groups.items(), _judgements(result, sides), strict=True):
+    means = [_process_means(group, result) for group in groups.values()]
+    for ((operator, variant), group), judgement in zip(groups.items(), _judgements(result, means), strict=True):
         ratios = [cell.ratio.median for cell in group]
         mean = stats.geometric_mean(ratios)
         bounds = (mean / judgement.ratio.median * bound for bound in (judgement.ratio.low, judgement.ratio.high))
@@ -726,10 +758,14 @@ def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summ
     return summaries
 
 
-def _process_means(medians: Sequence[Sequence[float]], result: Comparison) -> np.ndarray:
-    """The geometric mean of each process over the cells that all processes timed; of rounds, those that all cells have.
-
-    medians: of one side, of each cell.
+def _process_means(cells: Sequence[CellComparison], result: Comparison) -> CellComparison:
+    """As a cell whose times are geometric means: of each process over the cells that all processes timed; of rounds,
+    over those that all cells have.
     """
-    count = (max if result.unit == "process" else min)(map(len, medians))
-    return np.exp(np.mean([np.log(values[:count]) for values in medians if len(values) >= count], axis=0))
+    means: dict[str, Any] = {}
+    for side in ("base", "head"):
+        times = [getattr(cell, f"{side}_times") for cell in cells]
+        count = (max if result.unit == "process" else min)(map(len, times))
+        means[f"{side}_times"] = np.exp(np.mean([np.log(own[:count]) for own in times if len(own) >= count], axis=0))
+        means[f"{side}_gpus"] = max((getattr(cell, f"{side}_gpus") for cell in cells), key=len)
+    return replace(cells[0], **means)

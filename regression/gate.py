@@ -1,16 +1,18 @@
-"""`bench.py gate`: two revisions measured in turns, in fresh processes on one GPU, until the comparison is sure.
+"""`bench.py gate`: two revisions measured in turns, in fresh processes, until the comparison is sure.
 
 Cells whose code is the same in both revisions are left out, but for a few controls, which show that the machine is
 steady. First one process of each revision verifies and audits the cells; both run at the same time, and their times are
 not used. Of the same code twice, one does. The others time what passed in it (``run --brief``), whose proofs they find
 in the cache (harness/session/proofs.py), one at a time and in turns (base head, head base, ...), so that a drift of the
-machine meets both sides alike. The sides are compared after LOOKS pairs; between two looks only the cells that the
-comparison cannot decide are measured. While a process is timed, the next one loads torch and the suite, and waits
-(``run --hold``); it uses the GPU when the other has ended.
+machine meets both sides alike; on two GPUs a pair at a time, whose sides change places after every pair. The sides are
+compared after LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured. While a
+process is timed, the next one loads torch and the suite, and waits (``run --hold``); it uses the GPU when the other has
+ended.
 
 The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
 ``bench.py compare FOLDER/base FOLDER/head`` reads again, and those of the processes that verify in ``verified/``, whose
-cells without a time stand in the others as they are. Where one of them broke, these two say so, and nothing is timed.
+cells without a time stand in the others as they are. Where a variant of head is wrong, its process ends before anything
+is timed (``run --until-wrong``), and base verifies just that variant: where it is right there, the gate is over.
 gate.json has its settings, ``logs/`` what each process printed.
 """
 
@@ -27,10 +29,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -52,18 +56,20 @@ from spec_decode_bench.harness.report.console import saying
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.timing.gpus import choose_gpus
 from spec_decode_bench.harness.wording import counted, printable, program
 from spec_decode_bench.regression.changed_cells import changed_cells, controls
 from spec_decode_bench.regression.comparing import rule_of
-from spec_decode_bench.regression.comparison import Comparison, Rule, compare
+from spec_decode_bench.regression.comparison import CompareError, Comparison, Rule, Transition, compare
 from spec_decode_bench.regression.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
 from spec_decode_bench.regression.revisions import (
+    END_FLAG,
     HOLD_FLAG,
     Revision,
     as_it_stands,
     changed_files,
-    check_command_line,
     checked_out,
+    flags_of,
     resolve,
     working_tree,
 )
@@ -89,6 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cells:    side -> globs of the cells that changed, and of controls; empty where all are measured.
     upstream: where the sides differ in a package; the suite of both is that of head.
     reverify: whether proofs of earlier runs count for nothing.
+    gpus:     two entries for CUDA_VISIBLE_DEVICES, or none.
     """
 
     only: tuple[str, ...]
@@ -100,6 +107,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     head: Revision
     upstream: Upstream | None = None
     reverify: bool = False
+    gpus: tuple[str, ...] = ()
 
     @property
     def revisions(self) -> dict[str, Revision]:
@@ -134,8 +142,9 @@ class Gate:
 
     config:  content of the configuration of a new gate; None for one that goes on.
     steady:  of a new gate, ids of the variants that may be controls; None where all cells are measured.
-    seconds: how long each compared process took, in this call.
-    _held:   the next process, which has loaded and waits for its turn.
+    seconds: how long each compared process, or pair on two GPUs, took, in this call.
+    _plans:  side -> keys of its cells, of a gate that begins.
+    _held:   the next processes, which have loaded and wait for their turn.
     _running: every process that has not ended.
     """
 
@@ -145,7 +154,8 @@ class Gate:
     console: Console
     steady: Collection[str] | None = None
     seconds: list[float] = field(default_factory=list)
-    _held: _Process | None = None
+    _plans: dict[str, list[str]] = field(default_factory=dict)
+    _held: list[_Process] = field(default_factory=list)
     _running: list[_Process] = field(default_factory=list)
 
     @property
@@ -162,9 +172,10 @@ class Gate:
         same = ", the same code twice" if self.settings.same_code else ""
         self._say(f"base {base}, head {head}{same}; records in {self.folder}")
         with self._suites() as suites:
-            can_hold = True
-            for side, revision in self.settings.revisions.items():
-                can_hold &= check_command_line(f"--{side}", revision, suites[side])
+            flags = set.intersection(
+                *_both(lambda side: flags_of(f"--{side}", self.settings.revisions[side], suites[side]))
+            )
+            can_hold = HOLD_FLAG in flags
             if self.config is not None:
                 if self.steady is not None and not self._leave_out_what_is_the_same(suites):
                     self._say("the code of every cell is the same in base and head: nothing is measured; --all does")
@@ -176,7 +187,11 @@ class Gate:
                     (self.folder / CONFIG).write_bytes(self.config)
                     (self.folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(self.settings)) + b"\n")
             try:
-                self._verify(suites)
+                self._verify(suites, END_FLAG in flags and bool(self._plans))
+                if broken := self._broken():
+                    names = dict.fromkeys("/".join(split_key(cell.key)[:2]) for cell in broken)
+                    self._say(f"broken in head, so nothing is timed: {', '.join(abbreviated(list(names)))}")
+                    return True
                 for side in (BASE, HEAD):
                     verified = read_run(self._verified(side))
                     if not any(cell.was_timed for cell in verified.cells):
@@ -185,10 +200,6 @@ class Gate:
                         self._say(f"no cell of {side} passed, so nothing is timed{f': {why}' if why else ''}")
                         return True
                     can_hold &= _is_gpu(verified)
-                if broken := self.comparison(0).broken:
-                    names = dict.fromkeys("/".join(split_key(cell.key)[:2]) for cell in broken)
-                    self._say(f"broken in head, so nothing is timed: {', '.join(abbreviated(list(names)))}")
-                    return True
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
                 end_groups([process.running for process in self._running], EXIT_LIMIT_S)
@@ -206,9 +217,10 @@ class Gate:
         if self.settings.same_code or (upstream is not None and not upstream.changed):
             return False
         with saying("planning both sides"):
-            plans = {side: self._planned(suites[side]) for side in (BASE, HEAD)}
+            plans = dict(zip((BASE, HEAD), _both(lambda side: self._planned(suites[side])), strict=True))
         if None in plans.values():  # the process that verifies says why
             return True
+        self._plans = plans
         keys = list(dict.fromkeys(itertools.chain(*plans.values())))
         named = re.findall(r"[^\s'\"{}\[\],=]+", f"{self.config.decode()} {' '.join(self.settings.flags)}")
         variants = [Path(file) for file in self.settings.variants]
@@ -246,12 +258,13 @@ class Gate:
                 only = [*undecided, *(cell.key for cell in comparison.control_cells)]
             if self._is_measured(pair):
                 continue
-            if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
+            if self.seconds and time.monotonic() + (1 if self.settings.gpus else 2) * self.seconds[-1] > end:
                 more = f"give more with {resume_command(self.folder)} --minutes N"
                 self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
-                self._say(f"not sure of {counted(len(undecided), 'cell')}; measuring these again")
+                about = f", about {comparison.enough} pairs in all" if comparison.enough else ""
+                self._say(f"not sure of {counted(len(undecided), 'cell')}; measuring these again{about}")
             self._measure_pair(pair, suites, only, can_hold)
 
     def comparison(self, pairs: int | None = None) -> Comparison:
@@ -267,6 +280,13 @@ class Gate:
         rule = replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=differ)
         return compare(*runs, rule)
 
+    def _broken(self) -> list[Transition]:
+        """What the processes that verified say of head."""
+        try:
+            return self.comparison(0).broken
+        except CompareError:  # nothing was timed on both sides
+            return []
+
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
 
@@ -276,15 +296,28 @@ class Gate:
     def _is_measured(self, pair: int) -> bool:
         return all(self._record(side, pair + 1).is_file() for side in (BASE, HEAD))
 
-    def _verify(self, suites: dict[str, Path]) -> None:
+    def _verify(self, suites: dict[str, Path], can_end: bool) -> None:
         """The sides that are not verified yet. One of which a cell failed is verified once more, alone: the memory may
-        not have been enough for two processes.
+        not have been enough for two processes. can_end: whether both have END_FLAG.
         """
         began = time.monotonic()
         sides = (HEAD,) if self.settings.same_code else (BASE, HEAD)
         missing = alone = [side for side in sides if not self._verified(side).is_file()]
         if len(missing) > 1:
-            self._complete([self._verifying(side, suites[side]) for side in missing])
+            of_base = self._verifying(BASE, suites[BASE])
+            of_head = self._verifying(HEAD, suites[HEAD], *([END_FLAG] if can_end else []))
+            self._complete([of_head] if can_end else [of_base, of_head])
+            wrong = _wrong(read_run(self._verified(HEAD))) if can_end else []
+            if known := [key for key in wrong if key in self._plans[BASE]]:
+                end_groups([of_base.running], 0)
+                self._running.remove(of_base)
+                of_base = self._verifying(BASE, suites[BASE], "--brief", keys=known)
+            if can_end:
+                self._complete([of_base])
+            if wrong and not self._broken():
+                for side in missing:  # head broke none of them, so the others are compared
+                    self._verified(side).unlink()
+                self._complete([self._verifying(side, suites[side]) for side in missing])
             alone = [side for side in missing if _has_failed(read_run(self._verified(side)))]
         for side in alone:
             self._complete([self._verifying(side, suites[side])])
@@ -293,22 +326,29 @@ class Gate:
         if missing:
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
 
-    def _verifying(self, side: str, suite: Path) -> _Process:
-        flags = [*self._only(side), *_rounds(VERIFYING_ROUNDS), *(["--reverify"] if self.settings.reverify else [])]
+    def _verifying(self, side: str, suite: Path, *more: str, keys: Sequence[str] | None = None) -> _Process:
+        """more: flags. keys: of the cells, where these are not all."""
+        flags = [*self._only(side, keys), *_rounds(VERIFYING_ROUNDS), *more]
+        if self.settings.reverify:
+            flags.append("--reverify")
         return self._start(side, "verified", suite, flags, self._verified(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
-        texts = []
-        todo = [side for side in _sides(pair) if not self._record(side, pair + 1).is_file()]
-        for i, side in enumerate(todo):
-            process = self._released() or self._timing(side, pair, suites, only)
+        texts, todo = [], self._steps(pair)
+        for i, sides in enumerate(todo):
+            processes = self._released() or [self._timing(side, pair, suites, only) for side in sides]
             began = time.monotonic()
             if can_hold:
                 self._hold(todo[i + 1 :], pair, suites, only)
-            self._complete([process])
+            self._complete(processes)
             self.seconds.append(time.monotonic() - began)
-            texts.append(f"{side} {self.seconds[-1]:.0f} s")
+            texts.append(f"{' and '.join(sides)} {self.seconds[-1]:.0f} s")
         self._say(f"pair {pair + 1}: {', '.join(texts)}")
+
+    def _steps(self, pair: int) -> list[list[str]]:
+        """The sides of a pair that are not measured, those that run at once together."""
+        left = [side for side in _sides(pair) if not self._record(side, pair + 1).is_file()]
+        return ([left] if left else []) if self.settings.gpus else [[side] for side in left]
 
     def _timing(
         self, side: str, pair: int, suites: dict[str, Path], only: Sequence[str] | None, hold: bool = False
@@ -319,24 +359,23 @@ class Gate:
         flags = [*self._only(side, timed), *_rounds(ROUNDS), "--brief"]
         return self._start(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1), hold, known)
 
-    def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
-        """Start the process that follows, unless the sides are compared before it. left: the rest of this pair."""
+    def _hold(self, left: Sequence[list[str]], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
+        """Start what follows, unless the sides are compared before it. left: the rest of this pair."""
         if not left:
             pair += 1
             if pair in LOOKS or pair >= LOOKS[-1]:
                 return
-            left = [side for side in _sides(pair) if not self._record(side, pair + 1).is_file()]
+            left = self._steps(pair)
         if left:
-            self._held = self._timing(left[0], pair, suites, only, hold=True)
+            self._held = [self._timing(side, pair, suites, only, hold=True) for side in left[0]]
 
-    def _released(self) -> _Process | None:
-        """The held process, on its way; ``_hold`` started none but the next one."""
-        held, self._held = self._held, None
-        if held is None:
-            return None
-        with suppress(BrokenPipeError):  # it has ended, and its log says why
-            held.running.stdin.write(b"go\n")
-            held.running.stdin.close()
+    def _released(self) -> list[_Process]:
+        """The held processes, on their way; ``_hold`` started none but the next ones."""
+        held, self._held = self._held, []
+        for process in held:
+            with suppress(BrokenPipeError):  # it has ended, and its log says why
+                process.running.stdin.write(b"go\n")
+                process.running.stdin.close()
         return held
 
     def _only(self, side: str | None = None, keys: Sequence[str] | None = None) -> list[str]:
@@ -363,6 +402,8 @@ class Gate:
         environment = _environment()
         if not proofs.usable():  # no process after this gate finds them
             environment[proofs.FOLDER] = str((self.folder / "proofs").resolve())
+        if self.settings.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self.settings.gpus[self._gpu(side, name)]
         if self.settings.upstream is not None:
             environment["PYTHONPATH"] = python_path(self.folder, side)
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -400,6 +441,11 @@ class Gate:
                 f"continue with {resume_command(self.folder)} once the cause is fixed"
             )
 
+    @staticmethod
+    def _gpu(side: str, name: str) -> int:
+        """The sides of a pair, a process of each, change places after every pair."""
+        return (int(name) + (side == HEAD)) % 2 if name.isdecimal() else int(side == HEAD)
+
     def _say(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
 
@@ -407,6 +453,12 @@ class Gate:
 def _environment() -> dict[str, str]:
     """Of a process that imports from its working directory, and whose commit is that of its side."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "BENCH_COMMIT")}
+
+
+def _both(ask: Callable[[str], Any]) -> list[Any]:
+    """The answers of both sides, asked at the same time."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(ask, (BASE, HEAD)))
 
 
 def _sides(pair: int) -> tuple[str, str]:
@@ -417,6 +469,12 @@ def _sides(pair: int) -> tuple[str, str]:
 def _is_gpu(run: Run) -> bool:
     """On a CPU, a process that loads would slow down the one that is timed."""
     return run.header.environment.gpu is not None
+
+
+def _wrong(run: Run) -> list[str]:
+    """Keys of the cells of a process that ended with wrong variants (END_FLAG), else none."""
+    wrong = {cell.variant_id for cell in run.cells if cell.status.is_bad}
+    return [cell.key for cell in run.cells] if all(cell.variant_id in wrong for cell in run.cells) else []
 
 
 def _has_failed(run: Run) -> bool:
@@ -469,7 +527,7 @@ def begin(options: argparse.Namespace, source: LoadedConfig, console: Console) -
         raise RecordError(
             f"{folder} holds a gate already; continue with {resume_command(folder)}, or choose another --out"
         )
-    rule = replace(rule_of(options), only=())
+    rule, gpus = replace(rule_of(options), only=()), _two_gpus(options)
     device, catalog = prepare(options)
     if options.upstream is None:
         upstream, base = None, resolve("--base", options.base)
@@ -494,8 +552,24 @@ def begin(options: argparse.Namespace, source: LoadedConfig, console: Console) -
         head=head,
         upstream=upstream,
         reverify=options.reverify,
+        gpus=gpus,
     )
     return Gate(folder, settings, Path(options.config).read_bytes(), console, None if options.all else steady)
+
+
+def _two_gpus(options: argparse.Namespace) -> tuple[str, ...]:
+    """Of --gpus, for CUDA_VISIBLE_DEVICES. Raises ConfigError."""
+    if options.gpus is None:
+        return ()
+    if options.device == "cpu":
+        raise ConfigError("--gpus and --device cpu exclude each other")
+    try:
+        chosen = choose_gpus(options.gpus)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from None
+    if len(chosen) != 2:
+        raise ConfigError(f"--gpus {options.gpus}: a pair of processes takes two GPUs, as --gpus 2 has them")
+    return tuple(gpu.visible for gpu in chosen)
 
 
 def _timed_here(options: argparse.Namespace, source: LoadedConfig, device: str, catalog: Catalog) -> set[str]:

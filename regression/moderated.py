@@ -6,6 +6,7 @@ tools/error_rates.py can judge thousands at once with the code that ``compare`` 
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -38,6 +39,43 @@ class Spread:
     variance: Array
     df: Array
     outlier: Array
+
+
+@dataclass(frozen=True)
+class Difference:
+    """change: logarithm of head / base. variance: between processes, of a logarithm of a time; df: its degrees of
+    freedom. factor: variance of ``change`` in units of ``variance``.
+    """
+
+    change: Array
+    variance: Array
+    df: int
+    factor: float
+
+
+def difference(
+    base: Array, head: Array, base_blocks: Sequence[Hashable], head_blocks: Sequence[Hashable]
+) -> Difference:
+    """Fit time = side + block by least squares, as of a randomized block design (Montgomery, *Design and Analysis of
+    Experiments*, chapter 4): head is compared with base within each block, and what blocks differ in is no noise.
+
+    base, head: logarithms of times, processes on the first axis. blocks: of each process, the GPU that it ran on. One
+    of a block that only one side has adds to ``variance`` alone. At least one block must be on both sides.
+    """
+    blocks = {*base_blocks, *head_blocks}
+    squares, weights, changes = 0.0, [], []
+    for block in blocks:
+        sides = [
+            times[[own == block for own in of_side]] for times, of_side in ((base, base_blocks), (head, head_blocks))
+        ]
+        squares += sum(((times - times.mean(0)) ** 2).sum(0) for times in sides if len(times))
+        if all(map(len, sides)):
+            weights.append(len(sides[0]) * len(sides[1]) / (len(sides[0]) + len(sides[1])))
+            changes.append(sides[1].mean(0) - sides[0].mean(0))
+    change = sum(weight * own for weight, own in zip(weights, changes, strict=True)) / sum(weights)
+    squares += sum(weight * (own - change) ** 2 for weight, own in zip(weights, changes, strict=True))
+    df = len(base) + len(head) - len(blocks) - 1
+    return Difference(change, squares / df if df > 0 else 0.0 * squares, max(df, 0), 1 / sum(weights))
 
 
 @cache

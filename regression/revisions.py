@@ -24,8 +24,8 @@ from spec_decode_bench.harness.wording import printable
 
 #: What the command line of a revision must offer to be measured by another one.
 NEEDED_FLAG = "--brief"
-#: With this, a process can load while the one before it is timed.
-HOLD_FLAG = "--hold"
+#: With this, a process can load while the one before it is timed; with that, it ends where a variant is wrong.
+HOLD_FLAG, END_FLAG = "--hold", "--until-wrong"
 #: Seconds of a git command, or of the help of a revision's command line.
 LIMIT_S = 120
 
@@ -104,8 +104,11 @@ def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[
         _git("worktree", "prune")
 
 
-def check_command_line(flag: str, revision: Revision, suite: Path) -> bool:
-    """Whether the revision has HOLD_FLAG. Raises ConfigError where it is older than what measuring it needs."""
+def flags_of(flag: str, revision: Revision, suite: Path) -> set[str]:
+    """Those of NEEDED_FLAG, HOLD_FLAG and END_FLAG that the revision has. Raises ConfigError where it lacks the first.
+
+    flag: for errors, such as "--base".
+    """
     if not (suite / "bench.py").is_file():
         raise ConfigError(f"{flag}: {revision} has no bench.py; choose a later revision")
     command = [sys.executable, "bench.py", "run", "--help"]
@@ -115,7 +118,7 @@ def check_command_line(flag: str, revision: Revision, suite: Path) -> bool:
             f"{flag}: {revision} predates `gate`: its bench.py lacks {NEEDED_FLAG}; choose a later revision, or "
             "measure both sides yourself and compare the records"
         )
-    return HOLD_FLAG in done.stdout
+    return {name for name in (NEEDED_FLAG, HOLD_FLAG, END_FLAG) if name in done.stdout}
 
 
 def _check_repository() -> None:

@@ -1,10 +1,12 @@
 """How often ``compare`` is wrong: ``python -m tools.error_rates SIDE [SIDE ...] --json FILE --plot STEM``
 
-A SIDE is a folder of records of several processes of one commit on one machine, so that nothing differs between them.
-From each the tool draws sides of 3 to 8 processes a thousand times and compares them, unchanged and with one cell of
-head made slower; it does the same with made-up noise. Every rule sees the same samples:
+A SIDE is a folder of records of several processes of one commit on the GPUs of one machine, so that nothing differs
+between them: those that ``gate CONFIG --base HEAD --all`` timed. From each the tool draws sides of 3 to 8 processes a
+thousand times and compares them, unchanged and with one cell of head made slower; it does the same with made-up noise.
+Every rule sees the same samples:
 
     suite          this suite: regression/moderated.py, with the preset pr
+    gate           this suite, after 4, 6, 9, ... pairs of processes, until it is sure (regression/gate.py)
     bootstrap      one process a side, bootstrap interval of the ratio of medians beyond 2 %, 0.1 us
     mann_whitney   two-sided Mann-Whitney test at 0.05 over all samples of all processes
     criterion      as Criterion.rs: difference of means significant at 0.05, its 95 % interval beyond a noise of 1 %
@@ -12,9 +14,9 @@ head made slower; it does the same with made-up noise. Every rule sees the same 
     nvbench        as nvbench-compare: one process a side, medians further apart than the smaller relative noise
                    (interquartile range / 1.349)
 
-Drawing: a synthetic process is a recorded one with its rounds drawn again with replacement. That adds the noise of few
-rounds a second time, so the deviation of the recorded process from the mean of its cell is shrunk until the variance
-between synthetic processes is that between recorded ones. Exit code 2: a record that cannot be used.
+Drawing: a synthetic process is a recorded one, its first ROUNDS rounds, which are as many as ``gate`` takes. Its
+deviation from the mean of its GPU is stretched by sqrt(n / (n - GPUs)), so that deviations of n recorded processes vary
+as those of new ones. Exit code 2: a record that cannot be used.
 """
 
 from __future__ import annotations
@@ -37,9 +39,8 @@ from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.records.select import read_side
 from spec_decode_bench.regression import moderated
 from spec_decode_bench.regression.comparison import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
+from spec_decode_bench.regression.gate import LOOKS, ROUNDS
 
-#: Rounds of a synthetic process.
-ROUNDS = 15
 #: Slow-downs that are put into one cell.
 INJECTED = (0.01, 0.02, 0.03, 0.05, 0.10)
 PROCESSES = (3, 4, 6, 8)
@@ -55,12 +56,18 @@ Array = np.ndarray
 @dataclass(frozen=True)
 class Corpus:
     """What sides are drawn from. draw: (generator, comparisons, processes) -> log samples of base and of head, both
-    [comparisons, processes, cells, ROUNDS].
+    [comparisons, processes, cells, ROUNDS]. gpus: how many both sides run on (``blocks``).
     """
 
     name: str
     draw: Callable[[np.random.Generator, int, int], tuple[Array, Array]]
     band: float = 0.0
+    gpus: int = 1
+
+
+def blocks(side: int, processes: int, gpus: int) -> list[int]:
+    """The GPU of each process of base (0) or head (1): in turns, as ``gate`` has them."""
+    return [(process + side) % gpus for process in range(processes)]
 
 
 # --- recorded processes -----------------------------------------------------------------------------------------------
@@ -68,65 +75,62 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Log samples [processes, cells, most rounds], valid up to ``rounds`` [processes, cells].
-
-    observed: their trimmed means [processes, cells].
-    """
+    """Log samples [processes, cells, ROUNDS]. gpus: number of the GPU of each process."""
 
     keys: tuple[str, ...]
     gpu: str
     samples: Array
-    rounds: Array
-    observed: Array
+    gpus: Array
 
-    def shrink(self, rng: np.random.Generator) -> Array:
-        """By cell: what a recorded deviation is multiplied with."""
-        count = len(self.observed)
-        drawn = np.stack([stats.trimmed_mean(self.resampled(rng, np.arange(count))) for _ in range(200)])
-        again = drawn.var(0, ddof=1).mean(0)
-        recorded = self.observed.var(0, ddof=1)
-        return np.sqrt(count / (count - 1) * np.clip(1 - again / np.maximum(recorded, 1e-12), 0, 1))
+    @property
+    def levels(self) -> Array:
+        """The mean of the processes of each GPU [GPUs, cells]."""
+        observed = stats.trimmed_mean(self.samples)
+        return np.stack([observed[self.gpus == gpu].mean(0) for gpu in np.unique(self.gpus)])
 
-    def resampled(self, rng: np.random.Generator, processes: Array) -> Array:
-        """[..., cells, ROUNDS] for an array of processes."""
-        rounds = self.rounds[processes][..., None]
-        chosen = np.floor(rng.random((*rounds.shape[:-1], ROUNDS)) * rounds).astype(int)
-        return np.take_along_axis(self.samples[processes], chosen, axis=-1)
+    @property
+    def deviations(self) -> Array:
+        """Of each process from the level of its GPU, stretched [processes, cells]."""
+        count, levels = len(self.gpus), self.levels
+        return (stats.trimmed_mean(self.samples) - levels[self.gpus]) * np.sqrt(count / (count - len(levels)))
+
+    def drawn(self, rng: np.random.Generator, comparisons: int, gpus: Sequence[int]) -> Array:
+        """[comparisons, processes, cells, ROUNDS], with a process on each of ``gpus``."""
+        chosen = rng.integers(len(self.gpus), size=(comparisons, len(gpus)))
+        within = self.samples - stats.trimmed_mean(self.samples)[..., None]
+        return within[chosen] + (self.levels[list(gpus)] + self.deviations[chosen])[..., None]
 
 
 def recorded(runs: Sequence[Run]) -> Recorded:
-    """The gpu_us of every cell that all records have. Raises RecordError where there is none."""
+    """The gpu_us of every cell that all records have with ROUNDS rounds. Raises RecordError where there is none."""
     by_run = [
         {cell.key: stats.samples(cell.metrics, "gpu_us") for cell in run.cells if stats.is_timed(cell, "gpu_us")}
         for run in runs
     ]
-    shared = [key for key in by_run[0] if all(len(one.get(key, ())) > 2 and min(one[key]) > 0 for one in by_run)]
+    shared = [key for key in by_run[0] if all(len(one.get(key, ())) >= ROUNDS and min(one[key]) > 0 for one in by_run)]
     if not shared:
-        raise RecordError(f"{runs[0].path} and the other records of its side have no gpu_us of one cell in common")
-    rounds = np.array([[len(one[key]) for key in shared] for one in by_run])
-    samples = np.zeros((*rounds.shape, rounds.max()))
-    for i, one in enumerate(by_run):
-        for j, key in enumerate(shared):
-            samples[i, j, : len(one[key])] = np.log(one[key])
-    observed = np.array([[stats.trimmed_mean(np.log(one[key])) for key in shared] for one in by_run])
-    return Recorded(tuple(shared), runs[0].header.environment.gpu or "", samples, rounds, observed)
+        raise RecordError(
+            f"{runs[0].path} and the other records of its side have no gpu_us of one cell in common, of {ROUNDS} rounds"
+        )
+    samples = np.log([[one[key][:ROUNDS] for key in shared] for one in by_run])
+    ids = [run.gpu_ids[0] for run in runs]
+    gpus = np.array([list(dict.fromkeys(ids)).index(gpu) for gpu in ids])
+    return Recorded(tuple(shared), runs[0].header.environment.gpu or "", samples, gpus)
 
 
-def of_machine(name: str, base: Recorded, head: Recorded | None = None) -> Corpus:
-    """head: the same cells on another GPU of the model, judged with the band that ``compare`` adds."""
-    sides = [(one, one.shrink(np.random.default_rng(0))) for one in (base, head or base)]
+def of_machine(name: str, base: Recorded, head: Recorded | None = None, gpus: int = 1) -> Corpus:
+    """gpus: how many of the machine's both sides run on. head: the same cells on another GPU of the model, judged with
+    the band that ``compare`` adds.
+    """
 
     def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
-        first, second = (_drawn(*side, rng, comparisons, processes) for side in sides)
+        first, second = (
+            source.drawn(rng, comparisons, blocks(side, processes, gpus))
+            for side, source in enumerate((base, head or base))
+        )
         return first, second
 
-    return Corpus(name, draw, MACHINE_SPREAD if head else 0.0)
-
-
-def _drawn(source: Recorded, shrink: Array, rng: np.random.Generator, comparisons: int, processes: int) -> Array:
-    chosen = rng.integers(len(source.observed), size=(comparisons, processes))
-    shift = (shrink - 1) * (source.observed[chosen] - source.observed.mean(0))
-    return source.resampled(rng, chosen) + shift[..., None]
+    return Corpus(name, draw, MACHINE_SPREAD if head else 0.0, gpus)
 
 
 # --- made-up noise ----------------------------------------------------------------------------------------------------
@@ -200,22 +204,55 @@ def _simple(slower: Array, faster: Array) -> Outcome:
     return Outcome(slower, faster, slower.any(-1).astype(int))
 
 
-def suite(base: Array, head: Array, band: float = 0.0) -> Outcome:
+def suite(base: Array, head: Array, band: float = 0.0, gpus: int = 1) -> Outcome:
     """What ``compare`` does, over many comparisons at once."""
-    before, after = stats.trimmed_mean(base), stats.trimmed_mean(head)
-    processes = before.shape[1]
-    change = after.mean(1) - before.mean(1)
-    variance = (before.var(1, ddof=1) + after.var(1, ddof=1)) / 2
-    log_time = (before.mean(1) + after.mean(1)) / 2
-    spread = moderated.moderate(variance, np.array(2.0 * processes - 2), log_time)
-    threshold = (1 + DEFAULT.threshold) * (1 + band) - 1
-    detect = (1 + DEFAULT.detect) * (1 + band) - 1
-    found = moderated.judge(change, spread, np.array(2.0 / processes), threshold, detect, DEFAULT.rate)
-    enough = processes >= MIN_PROCESSES
-    fails = found.slower & (np.exp(before.mean(1)) * np.expm1(change) >= DEFAULT.min_change_us) & enough
+    return _judged(_differ(stats.trimmed_mean(base), stats.trimmed_mean(head), gpus), band)[0]
+
+
+#: change, variance, df, factor and logarithm of the time, of all cells [comparisons, cells].
+Evidence = tuple[Array, Array, Array, Array, Array]
+
+
+def _differ(base: Array, head: Array, gpus: int) -> Evidence:
+    """base, head: logarithms of times [comparisons, processes, cells]."""
+    of_blocks = [blocks(side, base.shape[1], gpus) for side in (0, 1)]
+    found = moderated.difference(np.moveaxis(base, 1, 0), np.moveaxis(head, 1, 0), *of_blocks)
+    df, factor = (np.full(found.change.shape, value, float) for value in (found.df, found.factor))
+    return found.change, found.variance, df, factor, (base.mean(1) + head.mean(1)) / 2
+
+
+def _judged(evidence: Sequence[Array], band: float = 0.0, rate: float = DEFAULT.rate) -> tuple[Outcome, Array]:
+    """Outcome, and which cells more processes could still decide."""
+    change, variance, df, factor, log_time = evidence
+    spread = moderated.moderate(variance, df, log_time)
+    threshold, detect = ((1 + share) * (1 + band) - 1 for share in (DEFAULT.threshold, DEFAULT.detect))
+    found = moderated.judge(change, spread, factor, threshold, detect, rate)
+    fails = found.slower & (np.exp(log_time) * np.abs(np.expm1(change)) >= DEFAULT.min_change_us)
     power = np.ma.array(found.power, mask=spread.outlier).mean(-1).filled(0.0)
-    blind = power < POWER if enough else np.ones(len(base), bool)
-    return Outcome(found.slower & enough, found.faster & enough, np.where(fails.any(-1), 1, np.where(blind, 3, 0)))
+    codes = np.where(fails.any(-1), 1, np.where(power < POWER, 3, 0))
+    return Outcome(found.slower, found.faster, codes), ~fails & (found.power < POWER)
+
+
+def gate(base: Array, head: Array, gpus: int = 1) -> tuple[Outcome, Array]:
+    """What ``gate`` does with as many processes as it may make: the outcome, and the pairs that it needed. Cells that
+    are decided at a look keep the processes that they have.
+    """
+    before, after = stats.trimmed_mean(base), stats.trimmed_mean(head)
+    looks = [_differ(before[:, :pairs], after[:, :pairs], gpus) for pairs in LOOKS]
+    of_one = [[[part[i, None] for part in look] for look in looks] for i in range(len(base))]
+    outcomes, pairs = zip(*map(_when_sure, of_one), strict=True)
+    parts = (np.concatenate([getattr(one, name) for one in outcomes]) for name in ("slower", "faster", "exit_code"))
+    return Outcome(*parts), np.array(pairs)
+
+
+def _when_sure(looks: Sequence[Sequence[Array]]) -> tuple[Outcome, int]:
+    """looks: the evidence of one comparison after so many pairs, had all cells been measured in each."""
+    evidence, undecided = looks[0], np.ones(1, bool)
+    for pairs, new in zip(LOOKS, looks, strict=True):
+        evidence = [np.where(undecided, part, old) for part, old in zip(new, evidence, strict=True)]
+        outcome, undecided = _judged(evidence, rate=DEFAULT.rate / len(LOOKS))
+        if outcome.exit_code[0] != 3 or not undecided.any() or pairs == LOOKS[-1]:
+            return outcome, pairs
 
 
 def bootstrap(base: Array, head: Array) -> Outcome:
@@ -296,12 +333,18 @@ LOOKS_AT = {"best_of_five": 5}
 
 def rates(corpus: Corpus, rule: str, processes: int, comparisons: int) -> dict[str, float]:
     """Shares of comparisons: ``any_slower``, ``any_changed`` and ``exit_0``, ``exit_1``, ``exit_3`` on unchanged code;
-    ``found_5`` with one cell, chosen at random, 5 % slower (and so on); ``failed_5``: that ended with exit code 1.
+    ``found_5`` with one cell, chosen at random, 5 % slower (and so on); ``failed_5``: that ended with exit code 1. Of
+    ``gate`` also ``pairs`` of processes, on average, and ``first``: the share that ended at the first look.
     """
     totals: dict[str, list[float]] = {}
+    pairs = []
 
     def judged(base: Array, head: Array) -> Outcome:
-        return suite(base, head, band=corpus.band) if rule == "suite" else OTHERS[rule](base, head)
+        if rule == "gate":
+            outcome, needed = gate(base, head, corpus.gpus)
+            pairs.append(needed)
+            return outcome
+        return suite(base, head, corpus.band, corpus.gpus) if rule == "suite" else OTHERS[rule](base, head)
 
     limit = min(comparisons, BOOTSTRAPPED) if rule == "bootstrap" else comparisons
     for rng, count in _chunks(limit):
@@ -309,6 +352,8 @@ def rates(corpus: Corpus, rule: str, processes: int, comparisons: int) -> dict[s
         unchanged = judged(base, head)
         found = {"any_slower": unchanged.slower.any(-1), "any_changed": (unchanged.slower | unchanged.faster).any(-1)}
         found |= {f"exit_{code}": unchanged.exit_code == code for code in (0, 1, 3)}
+        if pairs:
+            found |= {"pairs": pairs[-1], "first": pairs[-1] == LOOKS[0]}
         rows = np.arange(count)
         for share in INJECTED:
             cell = rng.integers(base.shape[2], size=count)
@@ -330,10 +375,12 @@ def _chunks(comparisons: int) -> Iterator[tuple[np.random.Generator, int]]:
 def report(machines: dict[str, Recorded], comparisons: int, say: Callable[[str], None] = lambda _: None) -> dict:
     """Everything the documents show."""
     corpora = [of_machine(name, source) for name, source in machines.items()]
+    several = {name: source for name, source in machines.items() if len(source.levels) > 1}
+    on_all = [of_machine(f"{name}, {len(one.levels)} GPUs", one, gpus=len(one.levels)) for name, one in several.items()]
     document: dict = {
         "comparisons": comparisons,
         "machines": {
-            name: {"gpu": source.gpu, "processes": len(source.observed), "cells": len(source.keys)} | _spread(source)
+            name: {"gpu": source.gpu, "processes": len(source.gpus), "cells": len(source.keys)} | _spread(source)
             for name, source in machines.items()
         },
         "rows": [],
@@ -352,16 +399,45 @@ def report(machines: dict[str, Recorded], comparisons: int, say: Callable[[str],
                 add(kind, corpus, "suite", processes)
             for rule in OTHERS:
                 add(kind, corpus, rule, LOOKS_AT.get(rule, USUAL))
+    for corpus in on_all:
+        for processes in PROCESSES:
+            add("blocks", corpus, "suite", processes)
+    for corpus in (*corpora, *on_all):
+        add("gate", corpus, "gate", LOOKS[-1])
     for (first, base), (second, head) in combinations(machines.items(), 2):
         if (base.gpu, base.keys) == (head.gpu, head.keys):
             add("two machines", of_machine(f"{first}, {second}", base, head), "suite", USUAL)
     return document
 
 
+def _keep(document: dict, earlier: dict) -> None:
+    """Add the machines of an earlier document that this one does not have, and their rows."""
+    names = [name for name in earlier["machines"] if name not in document["machines"]]
+    document["machines"] |= {name: earlier["machines"][name] for name in names}
+    own = [row for row in earlier["rows"] if row["corpus"].partition(",")[0] in names and row["kind"] != "two machines"]
+    document["rows"] = own + document["rows"]
+    document["comparisons"] = min(document["comparisons"], earlier["comparisons"])
+
+
 def _spread(source: Recorded) -> dict[str, float]:
     """Of the relative standard deviations between processes: median and greatest."""
-    deviations = source.observed.std(0, ddof=1)
+    deviations = source.deviations.std(0)
     return {"median_sd": float(np.median(deviations)), "greatest_sd": float(deviations.max())}
+
+
+def by_processes(document: dict) -> list[tuple[str, dict]]:
+    """The rows of this suite, by machine: ``H200, 4 + 4``, or ``H200, gate: 6.1 pairs``."""
+    rows = [row for row in document["rows"] if row["rule"] in ("suite", "gate") and row["kind"] in KINDS]
+    rows.sort(key=lambda row: list(document["machines"]).index(row["corpus"].partition(",")[0]))
+    sizes = (
+        f"{row['processes']} + {row['processes']}" if row["rule"] == "suite" else f"gate: {row['pairs']:.1f} pairs"
+        for row in rows
+    )
+    return [(f"{row['corpus']}, {size}", row) for row, size in zip(rows, sizes, strict=True)]
+
+
+#: Of rows that describe machines: their processes on one GPU, on all of them, and as ``gate`` makes them.
+KINDS = ("recorded", "blocks", "gate")
 
 
 #: Rule -> its name in the plot, and its colour (Okabe and Ito).
@@ -413,8 +489,9 @@ def draw(document: dict, stem: Path) -> list[Path]:
     machines = document["machines"].values()
     caption(
         figure,
-        f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each machine "
-        f"and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged code.",
+        f"At least {document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each "
+        f"machine and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged "
+        "code.",
     )
     return save(figure, stem)
 
@@ -423,7 +500,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.error_rates", description=__doc__.split("\n")[0])
     parser.add_argument("sides", nargs="+", metavar="SIDE", help="NAME=FOLDER, or a folder whose name is the name")
     parser.add_argument("--comparisons", type=int, default=1000, help="for each corpus, rule and size (default 1000)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rates")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write all rates; machines that FILE has already, and that are not given, stay in it",
+    )
     parser.add_argument("--plot", type=Path, metavar="STEM", help="draw STEM.png and STEM.svg")
     options = parser.parse_args(arguments)
     if options.comparisons < 1:
@@ -446,6 +528,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     document = report(machines, options.comparisons, lambda line: print(line, flush=True))
     if options.json:
+        if options.json.is_file():  # machines that are not at hand keep their rates
+            _keep(document, json.loads(options.json.read_text(encoding="utf-8")))
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if options.plot:
         draw(document, options.plot)

@@ -163,7 +163,8 @@ operator = Operator(
         paged_mqa_schedule.REMAINDER,
     ),
     make_inputs=decode_flatten.make_inputs,
-    indices={"lens": ("b", "j")},  # on the native path; on the flatten path it has one dimension
+    # lens on the native path; on the flatten path it has one dimension
+    indices={"lens": ("b", "j")} | paged_mqa_schedule.LETTERS | mla_tile_schedule.LETTERS,
     inputs=Inputs,
     outputs=Outputs,
     reference=reference,

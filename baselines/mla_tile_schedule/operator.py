@@ -52,6 +52,14 @@ BLOCK_N = 64
 BLOCK_M = 64
 #: Leading ints of a row that are written; consumers read no others.
 FIELDS = {"old": 5, "new": 7}
+FIELD_NAMES = {
+    "old": ("begin request", "begin token", "end request", "end token", "begin split"),
+    "new": (
+        *("begin request", "end request", "begin block", "end block", "begin split"),
+        *("first request is split", "last request is split"),
+    ),
+}
+LETTERS = {"tile_scheduler_metadata": ("p", lambda point: FIELD_NAMES[point.layout])}
 
 
 def unbounded_parts(point: Point) -> int:
@@ -163,6 +171,7 @@ operator = Operator(
         MAX_NUM_SEQS,
         axes.contents(CONTENTS),
     ),
+    indices=LETTERS,
     inputs=Inputs,
     outputs=Outputs,
     make_inputs=make_inputs,

@@ -126,6 +126,9 @@ def _by_token(point: Point, batch: Batch) -> Inputs:
     return Inputs(lens.int() // point.compress_ratio, indices=indices.int())
 
 
+LETTERS = {"schedule": ("s", lambda point: ("query", "segment"))}
+
+
 def runs(x: Inputs) -> list[tuple[int, int]]:
     """(first token, tokens) of each run of equal ids."""
     ids = x.indices.tolist()
@@ -194,6 +197,7 @@ operator = Operator(
         TABLE_ROWS,
         axes.contents(CONTENTS),
     ),
+    indices=LETTERS,
     inputs=Inputs,
     outputs=Outputs,
     make_inputs=make_inputs,

@@ -50,6 +50,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     flags.add_reverify(parser)
     parser.add_argument(
+        "--until-wrong",
+        action="store_true",
+        help="verify all new variants before anything is timed; where some are wrong, record these alone; for gate",
+    )
+    parser.add_argument(
         "--hold",
         action="store_true",
         help="load everything, then wait for a line on stdin before using the GPU; for gate",

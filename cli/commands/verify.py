@@ -9,7 +9,7 @@ from spec_decode_bench.harness.command.handling import loading, start_workers_ea
 
 NAME = "verify"
 HELP = "check variants on many more points; nothing is timed"
-EXAMPLES = ("verify configs/mtp3.yaml", "verify --defects")
+EXAMPLES = ("verify configs/mtp3.yaml", "verify --variants my_kernel.py", "verify --defects")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,13 @@ def run(options: argparse.Namespace) -> int:
         from dataclasses import replace
 
         from spec_decode_bench.cli.one_point import parse_key, verify_point
-        from spec_decode_bench.cli.verification import defects_of, verify_all, verify_consumers, verify_defects
+        from spec_decode_bench.cli.verification import (
+            defects_of,
+            of_files,
+            verify_all,
+            verify_consumers,
+            verify_defects,
+        )
         from spec_decode_bench.cli.verify_record import record
         from spec_decode_bench.harness.command.planning import (
             cuda_sources,
@@ -59,10 +65,10 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.harness.report.console import make_console
 
     if options.config is None:
-        if not options.defects:
+        if options.consumers or not (options.defects or options.variants):
             raise ConfigError(
-                "verify needs a configuration, such as `verify configs/mtp3.yaml`; only verify --defects "
-                "works without one"
+                "verify needs a configuration, such as `verify configs/mtp3.yaml`; without one it verifies the "
+                "variants of a file, --variants my_kernel.py, or --defects"
             )
         if options.only or options.set:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
@@ -80,13 +86,18 @@ def run(options: argparse.Namespace) -> int:
         item = parse_key(options.point, catalog, items)
         with record(options.out, job, catalog, source, items, [catalog.find(item.operator, item.variants[0])]) as lines:
             return verify_point(console, job, catalog, lines, item)
-    operators = {item.operator for item in items} or set(catalog.operators)
-    # Who names variants asks about these alone.
-    defects = [] if options.only and not options.defects else defects_of(catalog, operators)
     if options.defects:
+        defects = defects_of(catalog, {item.operator for item in items} or set(catalog.operators))
         with record(options.out, job, catalog, source, items, defects) as lines:
             return verify_defects(console, job, catalog, lines, defects)
-    job = replace(job, compiled=cuda_sources(items, catalog))
-    arrays, command = not options.no_array, point_command(options, source)
-    with record(options.out, job, catalog, source, items, [*catalog.variants_of(items), *defects]) as lines:
-        return verify_all(console, job, catalog, lines, items, defects, arrays, options.random, command)
+    if source is None:
+        variants = [variant for variant in of_files(catalog, options.variants) if variant.defect is None]
+        defects = [variant for variant in of_files(catalog, options.variants) if variant.defect is not None]
+    else:
+        variants = catalog.variants_of(items)
+        # Who names variants asks about these alone.
+        defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
+    job = replace(job, compiled=cuda_sources(variants))
+    arrays, command = not options.no_array, point_command(options, source and source.path)
+    with record(options.out, job, catalog, source, items, [*variants, *defects]) as lines:
+        return verify_all(console, job, catalog, lines, items, variants, defects, arrays, options.random, command)

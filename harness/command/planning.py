@@ -6,7 +6,7 @@ import argparse
 import itertools
 import secrets
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from spec_decode_bench.harness.config.captured import left_out
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Measure, load, parse_overrides
 from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.config.work_items import Planned, Task
+from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import UPSTREAM, Catalog, DiscoveryError, discover, wrong_with
 from spec_decode_bench.harness.lazy_torch import lazy_torch
 from spec_decode_bench.harness.records.schema import RecordError
@@ -83,11 +84,11 @@ def plan_items(options: argparse.Namespace, source: LoadedConfig, catalog: Catal
     return items
 
 
-def point_command(options: argparse.Namespace, source: LoadedConfig) -> Callable[[str, int], str]:
-    """The command that verifies a variant at one place of this sweep, by its key and the seed of its inputs."""
+def point_command(options: argparse.Namespace, config: str | None) -> Callable[[str, int], str]:
+    """The command that verifies a variant at one place, by its key and the seed of its inputs. config: of the sweep."""
     same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
     device = ["--device", options.device] if options.device != "auto" else []
-    words = [*program(), "verify", source.path, *itertools.chain(*same), *device]
+    words = [*program(), "verify", *filter(None, [config]), *itertools.chain(*same), *device]
     return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 
@@ -126,9 +127,9 @@ def make_job(options: argparse.Namespace, measure: Measure, device: str, timed: 
     return Job(device, tuple(options.variants), seed_of(measure), measure, timed)
 
 
-def cuda_sources(items: Sequence[Task], catalog: Catalog) -> tuple[Path, ...]:
-    """Of all variants, to be compiled for every architecture where there is no GPU."""
-    return tuple(dict.fromkeys(source for variant in catalog.variants_of(items) for source in variant.sources))
+def cuda_sources(variants: Iterable[Variant]) -> tuple[Path, ...]:
+    """To be compiled for every architecture where there is no GPU."""
+    return tuple(dict.fromkeys(source for variant in variants for source in variant.sources))
 
 
 def print_broken(catalog: Catalog) -> None:

@@ -7,9 +7,9 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Self
@@ -67,6 +67,8 @@ class Plan:
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
     reverify: whether to verify variants that are remembered as proven, too.
+    until_wrong: whether all new variants are verified before anything is timed; if some are wrong, their cells are the
+              run.
     began:    when the command, or what it does for this plan, began, by time.monotonic().
     """
 
@@ -83,6 +85,7 @@ class Plan:
     shard: str | None = None
     resumed: Run | None = None
     reverify: bool = False
+    until_wrong: bool = False
     began: float = field(default_factory=time.monotonic)
 
     @cached_property
@@ -196,8 +199,11 @@ def _measured(
                 with saying("starting the processes, verifying new variants, calibrating"):
                     remembered = _Remembered.of(plan, code(), session.environment)
                     items = remembered.marked(left)
-                    for checked in session.verify_first(items):
+                    for checked in session.verify_first(items, plan.until_wrong):
                         tell(checked.variant_id, checked.finding)
+                    if plan.until_wrong and told:
+                        items = [item.of(names) for item in items if (names := _of(item, told))]
+                        plan = replace(plan, items=items)
                     keep(_first_line(plan, session.ready, planning_s))
                 begun = True
 
@@ -305,6 +311,10 @@ class _Remembered:
 
 def _code(plan: Plan) -> dict[str, str]:
     return proofs.code_of(plan.catalog.variants_of(plan.tasks), plan.catalog)
+
+
+def _of(item: Planned, ids: Collection[str]) -> list[str]:
+    return [name for name in item.variants if item.id_of(name) in ids]
 
 
 def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment:

@@ -92,18 +92,19 @@ class Session:
             self._evaluator.most_deaths = MAX_DEATHS
         return self._ready
 
-    def verify_first(self, items: Sequence[WorkItem]) -> Iterator[Checked]:
+    def verify_first(self, items: Sequence[WorkItem], until_wrong: bool = False) -> Iterator[Checked]:
         """What is wrong with variants of ``items`` without a proof, if they are few: a wrong kernel is told before the
-        timer is calibrated. What passed is not verified again.
+        timer is calibrated. What passed is not verified again. until_wrong: however many they are, and however slow;
+        if some are wrong, nothing will be timed.
         """
         tasks = [item for item in items if isinstance(item, Task)]
         unproven = dict.fromkeys(
             (task.operator, name)
             for task in tasks
             for name in task.variants
-            if name not in task.proven and name not in task.slow
+            if name not in task.proven and (until_wrong or name not in task.slow)
         )
-        if not unproven or len(unproven) > MOST_VERIFIED_FIRST:
+        if not unproven or (len(unproven) > MOST_VERIFIED_FIRST and not until_wrong):
             return
         if self._auditor:  # it loads and compiles meanwhile; its results are dropped
             operator, name = next(iter(unproven))
@@ -117,8 +118,9 @@ class Session:
             if rejection := next((checked for checked in found if checked.finding.status.is_bad), None):
                 wrong.add((operator, name))
                 yield rejection
-        self._times = len(tasks) < len(items) or any(
-            (task.operator, name) not in wrong for task in tasks for name in task.variants
+        self._times = not (until_wrong and wrong) and (
+            len(tasks) < len(items)
+            or any((task.operator, name) not in wrong for task in tasks for name in task.variants)
         )
         if self._auditor and not self._times:
             self._auditor.close(wait_s=0)

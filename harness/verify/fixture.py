@@ -32,7 +32,7 @@ from spec_decode_bench.harness.contract import CAPTURE, Expected, Operator, Poin
 from spec_decode_bench.harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
 from spec_decode_bench.harness.verify.captured_inputs import captured_inputs
 from spec_decode_bench.harness.verify.equality import compare, required, wrong_elements
-from spec_decode_bench.harness.verify.mismatch import View, differences
+from spec_decode_bench.harness.verify.mismatch import View, differences, small
 from spec_decode_bench.harness.verify.process_state import unchanged_process
 from spec_decode_bench.harness.wording import first_line
 
@@ -255,7 +255,9 @@ class Fixture:
                     compare(name, *tensors, self._views)
                 except Mismatch as mismatch:
                     stale = self._answers_other_inputs(batch, outputs_before)
-                    difference = structs.replace(mismatch.difference, stale=stale)
+                    difference = structs.replace(
+                        mismatch.difference, stale=stale, inputs=small(self.batches[batch].inputs)
+                    )
                     raise Mismatch(mismatch.check, mismatch.message, difference) from None
         self.passed_checks.add("exact")
         if self.batches[batch].has_required_elements:  # written into the persistent buffers, which were read in place
@@ -264,7 +266,11 @@ class Fixture:
     def _views(self) -> list[View]:
         """What consumers read of the outputs."""
         views = self.operator.views(self.point, self.outputs.view)
-        return [View(name, tensor, self.operator.indices.get(name, ())) for name, tensor in views.items()]
+        letters = {
+            name: [letter(self.point) if callable(letter) else letter for letter in of_view]
+            for name, of_view in self.operator.indices.items()
+        }
+        return [View(name, tensor, letters.get(name, ())) for name, tensor in views.items()]
 
     def _answers_other_inputs(self, batch: int, before: Mapping[str, Tensor]) -> bool:
         """Whether the outputs are right for a batch that was in the inputs earlier, as in set-up."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import starmap
 from operator import lt, mul
 
 import torch
@@ -12,17 +13,17 @@ from torch import Tensor
 from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.verify.buffers import POISONS
 
-#: Wrong elements that a message names.
-SHOWN = 5
+#: Wrong elements that a message names, and the largest input that it shows.
+SHOWN, SMALL = 5, 16
 
 
 @dataclass(frozen=True)
 class View:
-    """What a consumer reads of a buffer. letters: of its dimensions; none where the operator gives none."""
+    """What a consumer reads of a buffer. letters: of its dimensions, or names of the fields along one; may be none."""
 
     name: str
     tensor: Tensor
-    letters: Sequence[str] = ()
+    letters: Sequence[str | Sequence[str]] = ()
 
     def index(self, buffer: Tensor, index: Sequence[int]) -> tuple[int, ...] | None:
         """The index of a buffer's element in this view; None where it lies outside."""
@@ -38,13 +39,35 @@ class View:
         return tuple(place) if inside else None
 
     def place(self, name: str, buffer: Tensor, index: Sequence[int]) -> str:
-        """``[b=2, j=0]``, ``[2, 0]``, or with the buffer's ``name`` where the element lies outside of the view."""
+        """``[b=2, j=0]``, ``[p=2, begin block]``, ``[2, 0]``, or with the buffer's ``name`` where the element lies
+        outside of the view.
+        """
         inside = self.index(buffer, index)
         if inside is None:
             return f"{name}{_plain(index)}"
         if len(self.letters) == len(inside):
-            return f"[{', '.join(f'{letter}={i}' for letter, i in zip(self.letters, inside, strict=True))}]"
+            return f"[{', '.join(starmap(_named, zip(self.letters, inside, strict=True)))}]"
         return _plain(inside)
+
+
+def _named(letter: str | Sequence[str], index: int) -> str:
+    if isinstance(letter, str):
+        return f"{letter}={index}"
+    return letter[index] if index < len(letter) else str(index)
+
+
+def small(inputs: Any) -> tuple[str, ...]:
+    """``seq_lens = [700, 0]``: the inputs of a batch that a message can show, tensors of up to SMALL elements and host
+    integers.
+    """
+    of_all = {field.name: getattr(inputs, field.name) for field in fields(inputs)}
+    values = {name: value for name, value in of_all.items() if value is not None}
+    shown = {
+        name: value.tolist() if isinstance(value, Tensor) else value
+        for name, value in values.items()
+        if not isinstance(value, Tensor) or value.numel() <= SMALL
+    }
+    return tuple(f"{name} = {value}" for name, value in shown.items())
 
 
 def _plain(index: Sequence[int]) -> str:

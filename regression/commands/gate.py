@@ -43,6 +43,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="stop after so many minutes, sure or not (default 5)",
     )
     parser.add_argument(
+        "--gpus", metavar="N", help="run both processes of a pair at once, on two GPUs: 2, or device=0,2"
+    )
+    parser.add_argument(
         "--all", action="store_true", help="measure every cell, also those whose code is the same in both revisions"
     )
     flags.add_reverify(parser)

@@ -13,6 +13,7 @@ from spec_decode_bench.cli.one_point import parse_key
 from spec_decode_bench.harness.config.load import ConfigError, load
 from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.contract import Point
+from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session import session
 from tests.cli.test_cli import call
 from tests.harness.verify.test_random_batches import drawn
@@ -126,6 +127,7 @@ def test_the_command_repeats_the_failure_alone(name, verified):
     assert code == 1, err
     said = " ".join(out.split())
     assert " ".join(failure.partition("exact: ")[2].split()) in said
+    assert re.search(r"its inputs: seq_lens = \[\d+, ", said)
     assert re.findall(r"decode_native/(\w+) at ", said) == [name, name]  # in aligned and in unaligned buffers
 
 
@@ -247,6 +249,31 @@ def test_a_key_of_nothing_is_one_sentence(key, words, parse):
     with pytest.raises(ConfigError, match=re.escape(words)) as caught:
         parse(key)
     assert str(caught.value).startswith(f"--point {key}: ")
+
+
+def test_a_file_of_variants_is_verified_without_a_configuration(verified):
+    """At edge cases, in sequences and at the array; the command that repeats a failure needs none either."""
+    file = verified.folder / "mine.py"
+    code, out, _ = call("verify", "--variants", file, "--device", "cpu", "--seed", 5, "--random", 0)
+    assert code == 1
+    summary = out[out.rindex("pairs of") :]
+    assert re.search(r"decode_native/frozen .*\d+ mismatch", summary)
+    assert "chain" not in summary
+    assert "sweep" not in summary
+    repeat = next(line for line in out.splitlines() if line.startswith("this one alone: "))
+    again, out, _ = call(*shlex.split(repeat.removeprefix("this one alone: "))[2:])
+    assert again == 1
+    assert "expected" in out
+
+
+def test_until_wrong_records_the_wrong_variants_alone(verified, tmp_path):
+    """Nothing is timed, and the record is complete."""
+    (tmp_path / "two.yaml").write_text(CONFIG.replace("[wrong_after_two, frozen]", "[chain_clamp, frozen]"))
+    arguments = [tmp_path / "two.yaml", "--variants", verified.folder / "mine.py", "--device", "cpu", "--no-plots"]
+    assert call("run", *arguments, "--until-wrong", "--out", tmp_path / "out")[0] == 1
+    run = read_run(tmp_path / "out" / "run.jsonl")
+    assert [(cell.variant, cell.status) for cell in run.cells] == [("frozen", "mismatch")] * 2
+    assert not run.missing
 
 
 def test_a_point_needs_a_configuration():

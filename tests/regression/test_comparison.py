@@ -374,6 +374,43 @@ def test_runs_that_share_two_gpus_get_the_wider_band_too():
     assert "may have timed a cell on any of them" in comparison_markdown(comparison)
 
 
+def on_gpus(gpus: str, *gpu_us: float, first: int = 0, scale: float = 1.0):
+    """A side with a process on each of these GPUs; on "b" each cell is faster or slower by 2 % than on "a"."""
+    of_b = [us * (1.02 if i % 2 else 0.98) for i, us in enumerate(gpu_us)]
+    times = {"a": gpu_us, "b": of_b}
+    runs = [side_of(*times[gpu], processes=1, first=first + i)[0] for i, gpu in enumerate(gpus)]
+    return tuple(of_environment((run,), gpu_id=gpu * 4)[0] for run, gpu in zip(runs, gpus, strict=True))
+
+
+@pytest.mark.parametrize(("base", "head"), [("abab", "baba"), ("aabb", "bbba"), ("aaab", "aaaa"), ("aaaaa", "aaabb")])
+def test_what_gpus_differ_in_is_no_noise_and_no_change_where_both_sides_ran_on_them(base, head):
+    """A randomized block: the threshold stays, and 5 % are found, as if all processes had run on one GPU."""
+    sides = on_gpus(base, *TEN), on_gpus(head, *TEN, first=50)
+    unchanged = compare(*sides)
+    assert (unchanged.exit_code, unchanged.threshold) == (0, pytest.approx(0.02))
+    assert max(cell.sd for cell in unchanged.cells) < 0.01
+    assert "GPU" in unchanged.machines.why
+    slower = list(TEN)
+    slower[3] *= 1.05
+    changed = compare(sides[0], on_gpus(head, *slower, first=50))
+    assert [cell.point for cell in changed.failing] == ["batch_size=4"]
+    assert changed.failing[0].ratio.low < 1.05 < changed.failing[0].ratio.high
+    assert {summary.verdict for summary in unchanged.summaries} == {"same"}
+
+
+def test_how_many_processes_would_do_is_said_and_is_enough():
+    def compared(processes):
+        return compare(
+            side_of(*TEN, processes=processes, spread=0.012), side_of(*TEN, processes=processes, first=90, spread=0.012)
+        )
+
+    few = compared(4)
+    assert few.exit_code == 3
+    assert f"about {few.enough} processes a side would do" in few.unclear[0]
+    assert 5 <= few.enough <= 12
+    assert compared(few.enough + 2).exit_code == 0
+
+
 def test_the_band_follows_the_calibration_kernels():
     base = of_environment(side_of(5.0), gpu_id="aaaa")
     calibration = base[0].header.calibration

@@ -16,6 +16,7 @@ import pytest
 from spec_decode_bench.harness.analysis.stats import interval
 from spec_decode_bench.harness.import_by_content import PACKAGES
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.timing.gpus import VisibleGpu
 from spec_decode_bench.regression import gate, revisions
 from tests import factory
 from tests.cli.test_cli import TINY, call
@@ -32,10 +33,10 @@ from pathlib import Path
 
 here = Path(__file__).parent
 if sys.argv[1:] == ["run", "--help"]:
-    sys.exit(print("--brief", "--hold" if (here / "holds.txt").exists() else ""))
+    sys.exit(print("--brief", "--until-wrong", "--hold" if (here / "holds.txt").exists() else ""))
 parser = argparse.ArgumentParser()
 parser.add_argument("--hold", action="store_true")
-for flag in ("--brief", "--reverify"):
+for flag in ("--brief", "--reverify", "--until-wrong"):
     parser.add_argument(flag, action="store_true")
 for flag in ("--out", "--seed", "--device"):
     parser.add_argument(flag)
@@ -57,7 +58,7 @@ if options.hold:
         sys.exit(130)
 with open(os.environ["GATE_LOG"], "a") as log:
     what = "timed" if options.brief else "reverified" if options.reverify else "verified"
-    print(here.name, what, " ".join(options.only), sep="|", file=log)
+    print(here.name, what, " ".join(options.only), os.environ.get("CUDA_VISIBLE_DEVICES"), sep="|", file=log)
 number = len(Path(os.environ["GATE_LOG"]).read_text().splitlines())
 times = json.loads((here / "times.json").read_text())
 engine, environment = Path(os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0]), {}
@@ -88,6 +89,8 @@ for cell in cells:
         why = {"reason": {"code": "needs", "detail": "vllm"}} if status == "unavailable" else {"finding": finding}
         cell |= {"status": status, "metrics": None, **why}
     kept.append((key, cell))
+if options.until_wrong and (wrong := {cell["variant"] for _, cell in kept if cell["metrics"] is None}):
+    kept = [(key, cell) for key, cell in kept if cell["variant"] in wrong]
 header["cells"] = [key for key, _ in kept]
 header["started"] = f"2026-01-01T00:{number:02}:00+00:00"
 header["environment"] |= {"commit": git("rev-parse", "--short=10", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
@@ -165,7 +168,7 @@ def bench(*arguments):
 
 def processes(suite):
     """(side, "verified" or "timed", cells) of every process, in order."""
-    return [tuple(line.split("|")) for line in (suite.parent / "log").read_text().splitlines()]
+    return [tuple(line.split("|")[:3]) for line in (suite.parent / "log").read_text().splitlines()]
 
 
 def times(suite, **factors):
@@ -317,6 +320,29 @@ def test_a_gate_ends_when_a_variant_is_wrong(suite):
     assert len(processes(suite)) == 2
 
 
+def test_where_a_variant_of_head_is_wrong_base_verifies_that_one_alone(suite, with_code):
+    times(suite, broken="flat_view")
+    code, out, _ = bench("tiny.yaml", "--base", with_code, "--out", "../out")
+    assert code == 1
+    assert "5 broken" in out
+    assert {cell.variant for cell in read_run("../out/verified/head.jsonl").cells} == {"flat_view"}
+    assert {cell.variant for cell in read_run("../out/verified/base.jsonl").cells} == {"flat_view"}
+    assert [side for side, _, _ in processes(suite)].count("base") <= 2  # the first may have been ended before it wrote
+
+
+def test_two_gpus_run_a_pair_at_once_and_change_places(suite, monkeypatch):
+    monkeypatch.setattr(gate, "choose_gpus", lambda wanted: [VisibleGpu(i, f"uuid{i}") for i in range(int(wanted))])
+    arguments = ("tiny.yaml", "--all", "--base", "base", "--out", "../out", "--gpus")
+    assert bench(*arguments, "3")[0] == 2
+    assert bench(*arguments, "2")[0] == 0
+    lines = [line.split("|") for line in (suite.parent / "log").read_text().splitlines()]
+    timed = [(side, gpu) for side, what, _, gpu in lines if what == "timed"]
+    for first in range(0, 8, 2):  # a pair at a time
+        assert {side for side, _ in timed[first : first + 2]} == {"base", "head"}
+        assert {gpu for _, gpu in timed[first : first + 2]} == {"uuid0", "uuid1"}
+    assert Counter(timed) == Counter({(side, gpu): 2 for side in ("base", "head") for gpu in ("uuid0", "uuid1")})
+
+
 def test_no_process_times_a_variant_that_is_wrong_on_both_sides(suite):
     times(suite, broken="flat_view")
     commit(suite)
@@ -350,7 +376,7 @@ def test_where_every_variant_is_wrong_nothing_is_timed(suite):
     times(suite, broken="every variant")
     code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
     assert (code, err) == (1, "")
-    assert "no cell of head passed, so nothing is timed" in out
+    assert "broken in head, so nothing is timed: decode_native/chain_clamp, decode_native/flat_view" in out
     assert len(processes(suite)) == 2
 
 

@@ -397,10 +397,12 @@ def test_the_auditor_loads_new_variants_while_they_are_verified(early, wrong):
 
 def test_many_new_variants_are_verified_with_their_cells():
     plan = items(names=[str(number) for number in range(module.MOST_VERIFIED_FIRST + 1)])
-    workers = FakeWorkers(evaluator())
+    workers = FakeWorkers(lambda item: ())
     with Session(Job("cpu", (), 0, Measure(), timed=True), workers) as session:
         assert not list(session.verify_first(plan))
-    assert not workers.asked["evaluate"]
+        assert not workers.asked["evaluate"]
+        list(session.verify_first(plan, until_wrong=True))
+        assert len(workers.asked["evaluate"]) == len(plan[0].variants)
 
 
 def test_only_the_first_worker_compiles_sources():

@@ -20,7 +20,7 @@ from spec_decode_bench.harness.verify.buffers import GUARD_BYTES, POISONS, Guard
 from spec_decode_bench.harness.verify.edge_cases import check_variant
 from spec_decode_bench.harness.verify.equality import compare, required
 from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell, verify_sequence
-from spec_decode_bench.harness.verify.mismatch import differences
+from spec_decode_bench.harness.verify.mismatch import View, differences, small
 from tests import factory
 from tests.in_process import measured
 from tests.runnable import variant_of
@@ -423,3 +423,10 @@ def test_poison_is_called_poison_where_no_result_can_be_mistaken_for_it():
         torch.full((1,), 0x71, dtype=torch.uint8),
     )
     assert "expected 113 (what it held), got 1" in found.elements[0]
+
+
+def test_a_wrong_field_is_named_and_the_small_inputs_of_the_launch_are_shown():
+    view = View("rows", torch.arange(8).view(4, 2), ("p", ("begin", "end")))
+    assert view.place("buffer", view.tensor, (3, 1)) == "[p=3, end]"
+    inputs = dataclasses.make_dataclass("Inputs", ["lens", "table", "pages"])(torch.tensor([7]), torch.zeros(99), 5)
+    assert small(inputs) == ("lens = [7]", "pages = 5")
