@@ -15,6 +15,7 @@ from spec_decode_bench.harness.contract import Axis, Operator, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.records.endings import of_reason
 from spec_decode_bench.harness.report.console import print_checks, print_rows
+from spec_decode_bench.harness.report.escape import as_code, as_text
 from spec_decode_bench.harness.wording import counted
 
 #: Column for the checks that no variant can waive.
@@ -98,6 +99,28 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     rows = ((c.name, "yes" if c.waivable else "no", c.tested, c.meaning) for c in CHECKS)
     print_rows(console, ("check", "waivable", "tested", "meaning"), rows)
     _print_broken(console, catalog)
+
+
+def listed_markdown(catalog: Catalog, operator: Operator, specification: str) -> list[str]:
+    """What it computes, its variants, and the bugs kept as defects. specification: docstring of its module."""
+    summary = _prose(operator.summary)
+    lines = [f"## {operator.name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
+    for paragraph in specification.split("\n\n")[1:]:
+        lines += [paragraph if paragraph.startswith("    ") else _prose(paragraph), ""]
+    variants = [one for one in catalog.of(operator.name) if not one.is_upstream]
+    lines += [f"<details><summary>Variants of {operator.name}, and bugs kept as defects</summary>", ""]
+    lines += ["| variant |  |", "| --- | --- |"]
+    lines += [f"| `{one.name}` | {_prose(one.doc)} |" for one in variants if one.defect is None]
+    lines += ["", *(f"* {_prose(one.defect)}" for one in variants if one.defect is not None)]
+    folders = (f"[{name}](../{name}/{operator.name})" for name in ("baselines", "kernels"))
+    return [*lines, "", f"Code: {', '.join(folders)}.", "", "</details>", ""]
+
+
+def _prose(paragraph: str) -> str:
+    """A paragraph of a docstring, ``code`` in it, as Markdown."""
+    parts = re.split(r"( ?)``(.+?)``( ?)", " ".join(paragraph.split()))  # text, space, code, space, text, ...
+    kinds = (as_text, str, as_code, str)
+    return "".join(kinds[i % 4](part) for i, part in enumerate(parts))
 
 
 def _print_broken(console: Console, catalog: Catalog) -> None:
