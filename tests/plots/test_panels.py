@@ -15,7 +15,7 @@ from spec_decode_bench.plots._speedup_table import speedup_table
 from spec_decode_bench.regression.comparison import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
 from spec_decode_bench.regression.plots import regression
 from tests import factory
-from tests.plots.test_plots import long_labels_run, one_variant_run, untimed_run, wide_run
+from tests.plots.test_plots import one_variant_run, untimed_run, wide_run
 from tests.tier import few
 
 
@@ -213,22 +213,6 @@ def test_a_variant_that_a_run_left_out_has_a_reason_and_its_meaning():
     assert [row.reasons for row in speedup_table(panel, 60).rows] == [{}, {"merged_chain": "not run"}]
     assert speedup_table(panel, 1).rows[1].reasons == {"merged_chain": "not run"}
     assert any("not run: not part of the run" in text.get_text() for text in speedup.figure([run]).findobj(Text))
-
-
-def test_tables_stand_side_by_side_where_their_boxes_stay_wide_enough():
-    wide = long_labels_run(factory.cpu_environment())
-    cells = [factory.cell(name, "op_chain", {"batch_size": 8}, gpu=5.0, cpu=5.0) for name in ("mla", "mqa", "gather")]
-    found = panels([factory.run(factory.cpu_environment(), [*cells[:2], *wide.cells, cells[2]])])
-    tables = [speedup_table(panel, 60) for panel in found]
-    bands = [[one.panel.operator for one in band] for band in speedup._bands(tables)]
-    assert bands == [["mla", "mqa"], ["decode_flatten"], ["decode_native", "gather"]]
-    other = panels(
-        [
-            factory.run(factory.gpu_environment(), cells[:1]),
-            factory.run(factory.gpu_environment("NVIDIA H100"), cells[:1]),
-        ]
-    )
-    assert len(speedup._bands([speedup_table(panel, 60) for panel in other])) == 2
 
 
 def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeypatch):
