@@ -85,8 +85,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
 
 def _row(group: Sequence[Panel]) -> _Row | None:
     """The point that most GPUs have, of these the nearest to REQUESTS, of these the one with the fewest axes away from
-    their defaults; and the variant that most of them have there, of these the fastest. None where no GPU has times of the
-    baseline and another variant.
+    their defaults; and the variant that most of them have there, of these the fastest. None where no GPU has times of
+    the baseline and another variant.
     """
     panel, by_label = group[0], {}
     for of_gpu in group:

@@ -1,4 +1,4 @@
-"""Write the measured parts of README.md, CONTRIBUTING.md and docs/*.md from the records in results/reference/:
+"""Write the measured parts of *.md and docs/*.md from the records in results/reference/:
 
     python -m tools.splice            rewrite every block
     python -m tools.splice --check    change nothing; exit code 1 if a block is out of date
@@ -227,7 +227,7 @@ def spliced(path: Path) -> str:
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [path for folder in (ROOT, ROOT / "docs") for path in sorted(folder.glob("*.md"))]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -214,13 +214,13 @@ def with_code(suite):
     return base
 
 
-def test_only_cells_that_a_change_reaches_are_measured_and_some_controls(suite, with_code):
+def test_only_cells_that_a_change_reaches_are_measured_and_some_others(suite, with_code):
     times(suite, flat_view=1.1)
     code, out, err = bench("tiny.yaml", "--base", with_code, "--out", "../out")
     assert (code, err) == (1, "")
     assert "5 of 10 cells changed" in out
     assert "5 slower, 0 faster, 0 same" in out
-    assert "controls" in Path("../out/comparison.md").read_text()
+    assert "of unchanged code" in Path("../out/comparison.md").read_text()
     variants = Counter(key.split("/")[1] for _, _, only in processes(suite)[:1] for key in only.split())
     assert variants["flat_view"] == 5
     assert 0 < variants[CONTROL] <= 6
@@ -244,7 +244,7 @@ def test_a_file_that_the_configuration_names_is_read_by_every_cell(suite, with_c
     assert [only for _, _, only in processes(suite)[:2]] == ["", ""]
 
 
-def test_controls_that_change_show_that_the_machine_was_not_steady(suite, with_code):
+def test_unchanged_cells_that_move_show_that_the_machine_was_not_steady(suite, with_code):
     times(suite, **{CONTROL: 1.2})
     code, out, _ = bench("tiny.yaml", "--base", with_code, "--out", "../out")
     assert code == 3
