@@ -113,42 +113,6 @@ def test_a_wheel_against_an_unpacked_one(suite, tmp_path):
 
 
 @full
-def test_an_interrupted_gate_keeps_its_files(suite, engine, monkeypatch):
-    monkeypatch.setenv("GATE_INTERRUPT", "4")
-    assert gate_engine("--checkout", "../engine", "--base", "base", "--head", "slower")[0] == 130
-    write_times(engine, flat_view=0.5)
-    assert bench("--resume", "../out")[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--upstream", "vlm", "--base", "base", "--checkout", "../engine"), "did you mean vllm?"),
-        (("--upstream", "vllm", "--base", "../engine"), "needs --head"),
-        (("--upstream", "vllm", "--base", "none", "--checkout", "../engine"), "no revision of ../engine"),
-        (("--upstream", "vllm", "--base", "../engine", "--head", ".."), "no file of vllm that a variant requires"),
-        (("--upstream", "vllm", "--base", "base", "--checkout", "/"), "is not a git repository"),
-        (("--upstream", "vllm", "--base", "../vllm.whl", "--head", "../engine"), "has no version in its name"),
-        (("--base", "base", "--checkout", "../engine"), "belongs to --upstream"),
-    ],
-)
-def test_what_cannot_be_gated(arguments, message, suite, engine):
-    Path("../vllm.whl").touch()
-    code, _, err = bench("tiny.yaml", *arguments, "--out", "../out")
-    assert code == 2
-    assert message in err
-    assert not Path("../out").exists()
-
-
-def test_a_folder_of_that_name_is_left_alone(suite, engine):
-    Path("../out/packages").mkdir(parents=True)
-    code, _, err = gate_engine("--checkout", "../engine", "--base", "base", "--head", "slower")
-    assert code == 2
-    assert "exists already" in err
-    assert Path("../out/packages").is_dir()
-
-
-@full
 def test_history_orders_checkouts_by_when_they_were_committed(suite, engine, monkeypatch):
     """Not by when they were measured."""
     monkeypatch.setenv("GIT_COMMITTER_DATE", "2001-01-01T00:00:00+00:00")
