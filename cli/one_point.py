@@ -13,19 +13,19 @@ from spec_decode_bench.cli.verification import full, known_failure_text
 from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.load import ConfigError
-from spec_decode_bench.harness.config.work_items import AsEdgeCase, Cells, Check, EdgeCases, Named
-from spec_decode_bench.harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
+from spec_decode_bench.harness.config.work_items import AsEdgeCase, AtPoint, Check, EdgeCases, Named, Task
+from spec_decode_bench.harness.contract import BUFFERS, CAPTURE, Axis, Buffers, Operator, Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.endings import of_reason
-from spec_decode_bench.harness.records.schema import Place, Status, split_key
+from spec_decode_bench.harness.records.schema import Place, Status, label_parts, split_key
 from spec_decode_bench.harness.registry import SECTIONS
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.wording import did_you_mean
 
 
-def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Check:
+def parse_key(key: str, catalog: Catalog, items: Sequence[Task]) -> Check:
     """``operator/variant/`` and the name of an edge case or sequence, or axes as in the keys of --plan.
 
     items: of the configuration. Their values of an axis, and its examples, are known by their labels; others must be
@@ -38,7 +38,9 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Check:
     return Check(operator=operator.name, variants=(variant.name,), where=where)
 
 
-def _where(key: str, operator: Operator, variant: Variant, items: Sequence[Cells]) -> EdgeCases | Named | AsEdgeCase:
+def _where(
+    key: str, operator: Operator, variant: Variant, items: Sequence[Task]
+) -> EdgeCases | Named | AsEdgeCase | AtPoint:
     name, buffers = _parts(split_key(key)[2])
     names = [*(case.name for case in operator.edge_cases), *operator.sequences]
     if name == Place.IMPORT:  # found before any of them
@@ -48,13 +50,19 @@ def _where(key: str, operator: Operator, variant: Variant, items: Sequence[Cells
         return Named(name=name, buffers=buffers, known_failure=True) if is_known else Named(name=name)
     if "=" not in name and name != "default":
         raise ConfigError(f"--point {key}: no such edge case, sequence or axes{did_you_mean(name, names)}")
+    if CAPTURE in label_parts(name):
+        items = [item for item in items if item.operator == operator.name]
+        if (item := next((item for item in items if item.point == name), None)) is None:
+            points = [item.point for item in items if CAPTURE in item.axes]
+            raise ConfigError(f"--point {key}: not a captured point of this configuration{did_you_mean(name, points)}")
+        return AtPoint(label=item.point, axes=item.axes)
     point = operator.complete(_values(key, operator, name, items))
     if (rule := operator.broken_rule(point)) is not None:
         raise ConfigError(f"--point {key}: {rule.message.format(**point)}")
     return AsEdgeCase(axes=dict(point))
 
 
-def _values(key: str, operator: Operator, label: str, items: Sequence[Cells]) -> dict[str, Any]:
+def _values(key: str, operator: Operator, label: str, items: Sequence[Task]) -> dict[str, Any]:
     """Axis -> its value, of those in the label of a point. Raises ConfigError."""
     parts = [part.partition("=") for part in label.split(",") if label != "default"]
     labels = {name: value for name, _, value in parts}

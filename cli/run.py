@@ -15,7 +15,6 @@ from rich.text import Text
 from spec_decode_bench.cli.run_report import load_plots, report
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.command.planning import (
-    cells_of,
     cuda_sources,
     load_config,
     make_job,
@@ -23,9 +22,10 @@ from spec_decode_bench.harness.command.planning import (
     point_command,
     prepare,
     print_broken,
+    tasks_of,
 )
 from spec_decode_bench.harness.command.recording import Plan, default_folder, record
-from spec_decode_bench.harness.config.load import ConfigError, Source
+from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig
 from spec_decode_bench.harness.config.sweep import parse_shard, shard_of
 from spec_decode_bench.harness.config.work_items import Planned, keys_of
 from spec_decode_bench.harness.discover import Catalog
@@ -34,9 +34,9 @@ from spec_decode_bench.harness.records.file import is_empty_record, read_run, re
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.harness.report.console import make_console, print_to_stderr, saying, warn
 from spec_decode_bench.harness.session import proofs
-from spec_decode_bench.harness.session.gpus import Gpu, LocalGpu, SeveralGpus
 from spec_decode_bench.harness.session.resume import check_same_sweep
 from spec_decode_bench.harness.session.session import Session
+from spec_decode_bench.harness.session.several_gpus import Gpu, LocalGpu, SeveralGpus
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import start_worker
 from spec_decode_bench.harness.timing.gpus import VisibleGpu, choose_gpus
@@ -103,7 +103,9 @@ def _resumed(options: argparse.Namespace) -> Run | None:
     return read_run(path)
 
 
-def _without_gpu(options: argparse.Namespace, source: Source, catalog: Catalog) -> tuple[list[Planned], Source]:
+def _without_gpu(
+    options: argparse.Namespace, source: LoadedConfig, catalog: Catalog
+) -> tuple[list[Planned], LoadedConfig]:
     """What a CPU runs of a room's section. It is planned in full before, so that a mistake is found without a GPU."""
     source.section.plan(source, catalog, ())
     small = source.section.without_gpu(source)
@@ -117,7 +119,7 @@ def _without_gpu(options: argparse.Namespace, source: Source, catalog: Catalog) 
         ) from None
 
 
-def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> None:
+def _check_several(options: argparse.Namespace, sources: Sequence[LoadedConfig]) -> None:
     """Raises ConfigError where several configurations cannot be combined with the rest."""
     names = [source.config.name for source in sources]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -149,7 +151,9 @@ def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
         raise ConfigError(str(error)) from None
 
 
-def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, device: str, catalog: Catalog) -> Plan:
+def _planned(
+    options: argparse.Namespace, source: LoadedConfig, resumed: Run | None, device: str, catalog: Catalog
+) -> Plan:
     """Raises ConfigError, DiscoveryError and RecordError."""
     out = options.out
     if out is not None and len(options.configs) > 1:
@@ -173,13 +177,13 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
         raise ConfigError(
             f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
         )
-    cells = cells_of(source, items, catalog)
+    tasks = tasks_of(source, items, catalog)
     job = replace(make_job(options, source.config.measure, device, timed=True), brief=options.brief)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
     elif not section:
         job = replace(job, compiled=cuda_sources(items, catalog))
-    hashes = source_hashes(cells, catalog, job.variant_files)
+    hashes = source_hashes(tasks, catalog, job.variant_files)
     if asked.cache != source.config.measure.cache and not options.plan:
         print_to_stderr(
             f"note: measure.cache={asked.cache} is a state of a GPU's L2; on a CPU calls are timed with a hot cache, "
@@ -190,7 +194,7 @@ def _planned(options: argparse.Namespace, source: Source, resumed: Run | None, d
         job,
         catalog,
         items,
-        cells,
+        tasks,
         hashes,
         point_command(options, source),
         out,

@@ -20,10 +20,10 @@ from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.work_items import (
     AtPoint,
-    Cells,
     Check,
     Named,
     RandomBatches,
+    Task,
 )
 from spec_decode_bench.harness.contract import Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
@@ -39,7 +39,7 @@ from spec_decode_bench.harness.report.console import (
     progress_bar,
 )
 from spec_decode_bench.harness.session.messages import Job
-from spec_decode_bench.harness.session.side_by_side import Run, side_by_side
+from spec_decode_bench.harness.session.side_by_side import Ask, side_by_side
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.verify.covering_array import CoveringArray, covering_array
 from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
@@ -135,7 +135,7 @@ class Verification:
         num_at_points = sum(len(item.variants) for item in (*in_array, *sweep))
         total = len(here) + len(known_failures) + num_at_points + num_random
 
-        def verify(group: Sequence[Variant], run: Run) -> None:
+        def verify(group: Sequence[Variant], run: Ask) -> None:
             self._keep(run, [_check(variant) for variant in group if variant.id in here])
             passed = [v for v in group if v.defect is None and self.of(v) and not self.bad(v)]
             self._keep(run, _only(in_array, passed))
@@ -155,7 +155,7 @@ class Verification:
             side_by_side(self.job, lanes, self.lines.begin, lambda doing: update(sum(self._done), doing))
         self.wall_s = time.monotonic() - began
 
-    def _keep(self, run: Run, items: Sequence[Check]) -> None:
+    def _keep(self, run: Ask, items: Sequence[Check]) -> None:
         """Run the items, and keep a line for every finding. In several threads."""
         for item in items:
             self.lines.keep(item, run(item))
@@ -312,7 +312,7 @@ def verify_all(
     job: Job,
     catalog: Catalog,
     lines: CheckLines,
-    items: Sequence[Cells],
+    items: Sequence[Task],
     defects: Sequence[Variant],
     arrays: bool,
     random_batches: int,
@@ -413,7 +413,7 @@ def _groups(variants: Sequence[Variant]) -> list[list[Variant]]:
     return [groups[key] for key in sorted(groups, key=lambda key: (not key[1], -len(groups[key])))]
 
 
-def _check_of(item: Cells) -> Check:
+def _check_of(item: Task) -> Check:
     where = AtPoint(label=item.point, axes=item.axes)
     return Check(operator=item.operator, variants=item.variants, where=where)
 
@@ -433,7 +433,7 @@ def _rejection(findings: Sequence[Finding]) -> Finding | None:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequence[Cells]) -> int:
+def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequence[Task]) -> int:
     """Run the consumers of the operators on the tables of all variants, and print the comparison; the exit code: 1
     where results differ, or a kernel failed, 2 where no kernel could be run.
     """

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
 from spec_decode_bench.harness.command.recording import command_line
-from spec_decode_bench.harness.config.load import Source
-from spec_decode_bench.harness.config.work_items import AtPoint, Cells, Check, Checked
+from spec_decode_bench.harness.config.load import LoadedConfig
+from spec_decode_bench.harness.config.work_items import AtPoint, Check, Checked, Task
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.records.file import Writer
@@ -55,14 +54,11 @@ class CheckLines:
                 for line in (self._header(ready), *self.all):
                     self._writer.write(line)
 
-    def keep(self, item: Check, events: Iterable[Any]) -> None:
+    def keep(self, item: Check, found: Iterable[Checked]) -> None:
         """A line for each finding of an item, as soon as it is there. Raises RecordError."""
         at = {"place": item.where.place, "name": item.where.label} if isinstance(item.where, AtPoint) else {}
-        last = time.monotonic()
-        for event in events:
-            if isinstance(event, Checked):
-                last, before = time.monotonic(), last
-                self._add(CheckLine.of(event.operator, event.variant, event.finding, last - before, **at))
+        for one in found:
+            self._add(CheckLine.of(one.operator, one.variant, one.finding, sum(one.seconds.values()), **at))
 
     def _add(self, line: CheckLine) -> None:
         """On disk before the next one. Raises RecordError, for example where the disk is full."""
@@ -76,8 +72,8 @@ def record(
     folder: Path | None,
     job: Job,
     catalog: Catalog,
-    source: Source | None,
-    items: Sequence[Cells],
+    source: LoadedConfig | None,
+    items: Sequence[Task],
     variants: Sequence[Variant],
 ) -> CheckLines:
     """The lines of a verification of these variants. source, items: the configuration and its points, if there is one.

@@ -65,12 +65,13 @@ class DecodeLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stacks:         name -> operator -> its variant, in the order of a step. A list of variants means the first that
                     applies to the loop.
     concurrency:    requests that decode at the same time.
-    reference:      stack that deltas refer to; the first one unless given.
+    reference:      stack that deltas refer to; unless given, the first one whose engine is installed.
     geometry:       preset, or a mapping of its fields with the preset to start from under the key preset.
     next_n:         tokens per request and step: one and the drafts.
     acceptance:     probability that a draft is accepted given that those before it were, one for all positions or a
                     list; or measured tokens per step, {accept_lengths: [...]}.
-    trace:          recorded requests, as in context_len; instead of prompt_len and output_len.
+    trace:          recorded requests, as in context_len; instead of prompt_len and output_len. A capture also gives the
+                    acceptance, unless that is set.
     prompt_len:     tokens of a prompt: a number or a distribution, as in context_len.
     output_len:     tokens that a request produces, likewise.
     model_step_us:  time of a model step on the device, microseconds.

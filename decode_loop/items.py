@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec import structs
@@ -12,11 +12,12 @@ from msgspec import structs
 from spec_decode_bench.decode_loop.configuration import DecodeLoop, geometry_name
 from spec_decode_bench.decode_loop.engine_state import EngineShape
 from spec_decode_bench.decode_loop.records import Loop, loop_key
-from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status
+from spec_decode_bench.harness.config.work_items import Answer, Checked, Death, Task
+from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Reason, Status, added
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.session.evaluator import Evaluator
-    from spec_decode_bench.harness.session.messages import Heartbeat
+    from spec_decode_bench.harness.session.evaluators import Evaluators
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,17 @@ class PlannedStack:
 class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
     """One decode loop: verify its stacks, and let them take turns. Its ``variants`` are the names of the stacks.
 
-    proven: "operator/variant" -> proof, and machine: as in Cells.
+    tasks: operators of the stacks at their points in the loop, with the variants that run there.
     """
+
+    answer: ClassVar[Any] = Answer[Loop]
 
     config: DecodeLoop
     at: LoopPoint
     shape: EngineShape
     reference: str
     stacks: tuple[PlannedStack, ...]
-    proven: dict[str, Proof] = {}
-    machine: str = ""
+    tasks: tuple[Task, ...]
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -75,18 +77,41 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
     def key(self, stack: str) -> str:
         return loop_key(stack, self.at.label)
 
-    def run(self, evaluator: Evaluator) -> Iterator[Heartbeat | Loop]:
+    def outcomes(self, worker: Evaluators) -> Iterator[Loop]:
+        """All stacks: of those whose variants all pass, what was measured."""
+        checked = {stack.name: list(self._checked(worker, stack)) for stack in self.stacks}
+        running = [name for name, parts in checked.items() if parts[-1].is_to_be_timed]
+        measured = {line.stack: line for line in worker.settle(self.of(running))}
+        for name, parts in checked.items():
+            line = measured.get(name) or self._left_out(name, parts[-1])
+            seconds = added(*(part.seconds for part in parts), line.seconds)
+            proofs = {part.variant_id: part.proof for part in parts if part.proof and line.status is Status.PASSED}
+            yield structs.replace(line, seconds=seconds, proofs=proofs)
+
+    def _checked(self, worker: Evaluators, stack: PlannedStack) -> Iterator[Checked]:
+        """Its variants at their edge cases and at the loop's shape, up to one that does not pass."""
+        tasks = {task.operator: task for task in self.tasks}
+        for operator, variant in stack.parts:
+            checked = worker.verify_once(tasks[operator], variant)
+            yield checked
+            if not checked.is_to_be_timed:
+                return
+
+    def run(self, owner: Evaluator) -> list[Loop]:
         from spec_decode_bench.decode_loop.evaluator import LoopEvaluator
 
-        if LoopItem not in evaluator.kept:
-            evaluator.kept[LoopItem] = LoopEvaluator(evaluator)
-        return evaluator.kept[LoopItem].loop(self)
+        if LoopItem not in owner.kept:
+            owner.kept[LoopItem] = LoopEvaluator(owner)
+        return owner.kept[LoopItem].loop(self)
 
     def of(self, variants: Collection[str]) -> LoopItem:
         """The loop with some of its stacks."""
-        return structs.replace(self, stacks=tuple(stack for stack in self.stacks if stack.name in variants))
+        stacks = tuple(stack for stack in self.stacks if stack.name in variants)
+        parts = {part for stack in stacks for part in stack.parts}
+        cut = (task.of([name for name in task.variants if (task.operator, name) in parts]) for task in self.tasks)
+        return structs.replace(self, stacks=stacks, tasks=tuple(task for task in cut if task.variants))
 
-    def line(self, stack: str, status: Status, **rest: Any) -> Loop:
+    def line(self, stack: str, status: Status, finding: Finding | None = None, reason: Reason | None = None) -> Loop:
         """The outcome of one stack."""
         planned = next(candidate for candidate in self.stacks if candidate.name == stack)
         return Loop(
@@ -97,16 +122,24 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
             operators=dict(planned.parts),
             known_failures=dict(planned.known_failures),
             status=status,
-            **rest,
+            finding=finding,
+            reason=reason,
         )
 
     def with_proofs(self, proven: dict[str, Proof], machine: str) -> LoopItem:
         """proven: "operator/variant" -> proof."""
-        names = {f"{operator}/{variant}" for stack in self.stacks for operator, variant in stack.parts}
-        return structs.replace(
-            self, proven={name: proof for name, proof in proven.items() if name in names}, machine=machine
-        )
+        return structs.replace(self, tasks=tuple(task.with_proofs(proven, machine) for task in self.tasks))
 
-    def failed(self, variant: str, **fields: Any) -> Loop:
-        finding = Finding(**{"status": Status.FAILED, "place": Place.POINT, "name": self.at.label} | fields)
-        return self.line(variant, finding.status, finding=finding)
+    def died(self, variant: str, death: Death) -> Loop:
+        finding = death.finding(Status.FAILED, place=Place.POINT, name=self.at.label)
+        return self.line(variant, finding.status, finding)
+
+    def _left_out(self, stack: str, checked: Checked) -> Loop:
+        """Why a stack does not run: by the variant in it that does not."""
+        finding, variant = checked.finding, checked.variant_id
+        if finding.status.is_bad:
+            line = self.line(stack, finding.status, structs.replace(finding, variant=variant))
+        else:
+            status = Status.SKIPPED if finding.status is Status.PASSED else finding.status
+            line = self.line(stack, status, reason=structs.replace(finding.reason, variant=variant))
+        return structs.replace(line, process=checked.process)

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from spec_decode_bench.baselines.workloads.captured_requests import captured_requests
 from spec_decode_bench.baselines.workloads.context_lengths import longest, parse_lengths, requests_of_trace
 from spec_decode_bench.decode_loop.bindings import bindings_of
 from spec_decode_bench.decode_loop.configuration import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list
 from spec_decode_bench.decode_loop.engine_state import EngineShape, LoopBinding
 from spec_decode_bench.decode_loop.items import LoopItem, LoopPoint, PlannedStack
-from spec_decode_bench.harness.config.load import Source
-from spec_decode_bench.harness.config.sweep import cells, check_only
-from spec_decode_bench.harness.config.work_items import Cells
-from spec_decode_bench.harness.contract import Operator, Point, Variant
+from spec_decode_bench.harness.config.captured import is_capture
+from spec_decode_bench.harness.config.load import LoadedConfig
+from spec_decode_bench.harness.config.sweep import check_only, task_of
+from spec_decode_bench.harness.config.work_items import Task
+from spec_decode_bench.harness.contract import Point, Variant
+from spec_decode_bench.harness.discover import unavailable
 from spec_decode_bench.harness.records.select import Selector
 from spec_decode_bench.harness.wording import did_you_mean, first_line
 
@@ -34,7 +37,7 @@ REJECTED = "num_rejected"
 SMALL_BATCH, SMALL_MODEL_US, SMALL_HOST_US, SMALL_BLOCKS, SMALL_STEPS = 4, 500.0, 100.0, 4, 8
 
 
-def miniature(source: Source) -> Source:
+def miniature(source: LoadedConfig) -> LoadedConfig:
     """The configuration cut to what a CPU can run in seconds: small batches, short model steps, few blocks."""
     config = source.settings
     small = msgspec.structs.replace(
@@ -48,24 +51,33 @@ def miniature(source: Source) -> Source:
     return replace(source, settings=small)
 
 
-def operators_of(loops: Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
+def operators_of(loops: Sequence[LoopItem]) -> list[Task]:
     """The operators of all stacks at their points in all loops, with the variants that run there."""
-    points: dict[tuple[str, str], tuple[Operator, Point, dict[str, Variant]]] = {}
+    tasks: dict[tuple[str, str], Task] = {}
+    for task in (task for loop in loops for task in loop.tasks):
+        here = tasks.setdefault((task.operator, task.point), task)
+        names = tuple(dict.fromkeys((*here.variants, *task.variants)))
+        tasks[task.operator, task.point] = msgspec.structs.replace(here, variants=names)
+    return list(tasks.values())
+
+
+def _tasks(stacks: Sequence[PlannedStack], shape: EngineShape, catalog: Catalog) -> tuple[Task, ...]:
+    """The operators of stacks at their points in loops of a shape."""
+    variants: dict[str, dict[str, Variant]] = {}
+    for operator, variant in (part for stack in stacks for part in stack.parts):
+        variants.setdefault(operator, {})[variant] = catalog.find(operator, variant)
     bindings = bindings_of(catalog)
-    for loop in loops:
-        for stack in loop.stacks:
-            for name, variant in stack.parts:
-                operator = catalog.operators[name]
-                point = operator.complete(bindings[name].axes(loop.shape))
-                _, _, variants = points.setdefault((name, operator.label(point)), (operator, point, {}))
-                variants[variant] = catalog.find(name, variant)
-    return [cells(operator, point, list(variants.values())) for operator, point, variants in points.values()]
+    operators = {name: catalog.operators[name] for name in variants}
+    return tuple(
+        task_of(operator, operator.complete(bindings[name].axes(shape)), list(variants[name].values()))
+        for name, operator in operators.items()
+    )
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 
-def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> list[LoopItem]:
+def plan_loops(source: LoadedConfig, catalog: Catalog, only: Sequence[str] = ()) -> list[LoopItem]:
     """All loops of a configuration, those that share a request stream one after another. Raises ConfigError.
 
     only: globs over stacks and whole keys, as --plan prints them; with ``!`` they leave out.
@@ -73,9 +85,10 @@ def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> li
     config = source.settings
     geometry = _geometry(source, config)
     _check_requests(source, config, geometry)
-    reference = config.reference or next(iter(config.stacks))
-    if reference not in config.stacks:
-        raise source.unknown("decode_loop.reference", "stack", reference, config.stacks)
+    if config.trace is not None and is_capture(config.trace) and "decode_loop.acceptance" not in source.lines:
+        config = _with_captured_counts(source, config)
+    if config.reference not in (None, *config.stacks):
+        raise source.unknown("decode_loop.reference", "stack", config.reference, config.stacks)
     used = {name for stack in config.stacks.values() for name in stack}
     bindings = bindings_of(catalog)
     by_slot = any(binding.by_slot for name, binding in bindings.items() if name in used)
@@ -83,15 +96,34 @@ def plan_loops(source: Source, catalog: Catalog, only: Sequence[str] = ()) -> li
     for concurrency, next_n in itertools.product(as_list(config.concurrency), as_list(config.next_n)):
         shape = _shape(source, config, geometry, concurrency, next_n, by_slot)
         stacks = _Stacks(source, catalog, bindings, shape).planned()
+        tasks = _tasks(stacks, shape, catalog)
+        reference = config.reference or _first_installed(stacks, catalog)
         for scheduling, step_us, graph in itertools.product(
             as_list(config.scheduling), as_list(config.model_step_us), as_list(config.graph)
         ):
             point = LoopPoint(concurrency, shape.batch_size, next_n, step_us, scheduling, graph)
-            loops.append(LoopItem(config=config, at=point, shape=shape, reference=reference, stacks=stacks))
+            loops.append(
+                LoopItem(config=config, at=point, shape=shape, reference=reference, stacks=stacks, tasks=tasks)
+            )
     return _kept(source, loops, only)
 
 
-def _kept(source: Source, loops: Sequence[LoopItem], only: Sequence[str]) -> list[LoopItem]:
+def _with_captured_counts(source: LoadedConfig, config: DecodeLoop) -> DecodeLoop:
+    """With the tokens per step of the capture."""
+    if not (counts := captured_requests(config.trace).counts):
+        raise source.error("decode_loop.trace", f"{config.trace} does not tell accepted drafts; give acceptance")
+    return msgspec.structs.replace(config, acceptance=AcceptLengths(accept_lengths=list(counts)))
+
+
+def _first_installed(stacks: Sequence[PlannedStack], catalog: Catalog) -> str:
+    """The first stack of whose variants this machine has all that they wrap; the first where it has none."""
+    for stack in stacks:
+        if all(unavailable(catalog.find(*part), "cuda") is None for part in stack.parts):
+            return stack.name
+    return stacks[0].name
+
+
+def _kept(source: LoadedConfig, loops: Sequence[LoopItem], only: Sequence[str]) -> list[LoopItem]:
     """The loops and stacks that ``only`` keeps; a loop keeps its reference as long as it keeps another stack."""
     if not only:
         return list(loops)
@@ -104,7 +136,7 @@ def _kept(source: Source, loops: Sequence[LoopItem], only: Sequence[str]) -> lis
     return kept
 
 
-def _geometry(source: Source, config: DecodeLoop) -> Geometry:
+def _geometry(source: LoadedConfig, config: DecodeLoop) -> Geometry:
     key, fields = "decode_loop.geometry", config.geometry
     if isinstance(fields, str):
         preset, fields = fields, {}
@@ -117,7 +149,7 @@ def _geometry(source: Source, config: DecodeLoop) -> Geometry:
     return source.converted(base | fields, Geometry, key)
 
 
-def _check_requests(source: Source, config: DecodeLoop, geometry: Geometry) -> None:
+def _check_requests(source: LoadedConfig, config: DecodeLoop, geometry: Geometry) -> None:
     key = "decode_loop"
     if config.trace is not None:
         if config.prompt_len is not None or config.output_len is not None:
@@ -144,7 +176,7 @@ def _check_requests(source: Source, config: DecodeLoop, geometry: Geometry) -> N
 
 
 def _shape(
-    source: Source, config: DecodeLoop, geometry: Geometry, concurrency: int, next_n: int, by_slot: bool
+    source: LoadedConfig, config: DecodeLoop, geometry: Geometry, concurrency: int, next_n: int, by_slot: bool
 ) -> EngineShape:
     captured = sorted(config.captured)
     if concurrency > captured[-1]:
@@ -179,7 +211,7 @@ def _shape(
 class _Stacks:
     """Plans the stacks of a configuration for loops of one shape."""
 
-    source: Source
+    source: LoadedConfig
     catalog: Catalog
     bindings: dict[str, LoopBinding]
     shape: EngineShape

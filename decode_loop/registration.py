@@ -10,12 +10,12 @@ from spec_decode_bench.decode_loop.engine_state import LoopBinding
 from spec_decode_bench.decode_loop.items import LoopItem
 from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.harness import registry
-from spec_decode_bench.harness.config.load import OF_A_SWEEP, Located, Source
+from spec_decode_bench.harness.config.load import OF_A_SWEEP, LoadedConfig, Located
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spec_decode_bench.harness.config.work_items import Cells
+    from spec_decode_bench.harness.config.work_items import Task
     from spec_decode_bench.harness.discover import Catalog
     from spec_decode_bench.harness.records.schema import Run
     from spec_decode_bench.harness.report.table import Table
@@ -32,19 +32,19 @@ def check(file: Located, data: Mapping[str, Any]) -> None:
         raise file.error("baseline", "a decode_loop refers to a stack; give decode_loop.reference instead")
 
 
-def plan(source: Source, catalog: Catalog, only: Sequence[str]) -> list[LoopItem]:
+def plan(source: LoadedConfig, catalog: Catalog, only: Sequence[str]) -> list[LoopItem]:
     from spec_decode_bench.decode_loop.planning import plan_loops
 
     return plan_loops(source, catalog, only)
 
 
-def points(items: Sequence[LoopItem], catalog: Catalog) -> list[Cells]:
+def points(items: Sequence[LoopItem], catalog: Catalog) -> list[Task]:
     from spec_decode_bench.decode_loop.planning import operators_of
 
-    return operators_of(items, catalog)
+    return operators_of(items)
 
 
-def without_gpu(source: Source) -> Source:
+def without_gpu(source: LoadedConfig) -> LoadedConfig:
     from spec_decode_bench.decode_loop.planning import miniature
 
     return miniature(source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from spec_decode_bench.decode_loop.records import Loop, loops_of
 from spec_decode_bench.harness.analysis.stats import Interval
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES
 from spec_decode_bench.harness.records.endings import ending
-from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.records.schema import Run, Status
 from spec_decode_bench.harness.report.console import print_counts, print_endings, print_tables
 from spec_decode_bench.harness.report.table import Column, Entry, Table, number_column, variant_table
 from spec_decode_bench.harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
@@ -108,6 +108,14 @@ def short_gpu(run: Run) -> str:
     return (run.header.environment.gpu or "CPU").removeprefix("NVIDIA ").partition(" ")[0]
 
 
+def _reference_instead(points: Mapping[str, Sequence[Loop]]) -> list[str]:
+    """That the changes refer to a later stack because the engine of the first is missing."""
+    first = next(iter(points.values()))[0]
+    if first.status is not Status.UNAVAILABLE or first.stack == first.reference:
+        return []
+    return [f"where its engine is installed (docs/upstream.md), the changes refer to {first.stack}"]
+
+
 def show_loops(console: Console, runs: Sequence[Run]) -> list[Table]:
     """Print the tables of a run, and how its stacks ended; of several runs an overview. All tables, also those that are
     too long for a terminal.
@@ -170,7 +178,8 @@ class _Tables:
         sampled = "medians over blocks, 95 % intervals by a bootstrap over blocks; µs, and % of the reference"
         reference = next(iter(self._points.values()))[0].reference
         title = f"{name} of {reference} in ms, change with the other stacks in µs"
-        return self.of(METRICS[metric].lower(), title, lambda ref, loop: _change(ref, loop, metric), [sampled])
+        notes = [sampled, *_reference_instead(self._points)]
+        return self.of(METRICS[metric].lower(), title, lambda ref, loop: _change(ref, loop, metric), notes)
 
     def by_percentile(self, title: str, metric: Metric) -> Table:
         """A row for each percentile of each loop."""

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spec_decode_bench.baselines.workloads.captured_requests import captured_requests
 from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths, requests_of_trace
 from spec_decode_bench.decode_loop.configuration import AcceptLengths, DecodeLoop
 from spec_decode_bench.decode_loop.engine_state import EngineShape
 from spec_decode_bench.decode_loop.items import LoopItem
+from spec_decode_bench.harness.config.captured import is_capture
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Acceptance:
 class Workload:
     """prompts, outputs: tokens of the requests in order of arrival, int64 [requests]; all outputs are >= 1.
 
-    The first num_requests of them have already produced a part of their output, which counts as prompt here.
+    The first num_requests of them have already produced a part of their output, which counts as prompt here; those of
+    a capture as much as when it began.
     delay: steps between the one that a request ends in and the one that its successor can start in, less one: 0 where
            the host knows the accepted counts of a step before it prepares the next one (sync), 1 where it does not
            (async).
@@ -75,12 +78,20 @@ def acceptance_of(config: DecodeLoop, next_n: int) -> Acceptance:
 def make_workload(item: LoopItem, seed: int) -> Workload:
     """The request stream of a loop. It depends on the seed, the concurrency and next_n, not on scheduling or model.
 
+    Of a capture it begins with the requests of the first step, followed by those that came later.
     Lengths beyond max_model_len, which a distribution or a trace may hold, are cut so that a request fits.
     """
     config, shape = item.config, item.shape
     count = shape.num_requests * (config.blocks * config.steps + 1)
     rng = np.random.default_rng([seed, shape.num_requests, shape.next_n])
-    if config.trace is not None:
+    from_capture = config.trace is not None and is_capture(config.trace)
+    if from_capture:
+        captured = captured_requests(config.trace)
+        order = np.arange(count) % len(captured.prompts)
+        # One whose end was not captured goes on to the end of the loop.
+        prompts, outputs = captured.prompts, np.where(captured.running, shape.history_len, captured.outputs)
+        prompts, outputs = prompts[order], outputs[order]
+    elif config.trace is not None:
         prompts, outputs = requests_of_trace(config.trace)
         order = (int(rng.integers(len(prompts))) + np.arange(count)) % len(prompts)
         prompts, outputs = prompts[order], outputs[order]
@@ -89,9 +100,10 @@ def make_workload(item: LoopItem, seed: int) -> Workload:
     room = shape.max_model_len - 3 * shape.next_n
     outputs = np.minimum(outputs, max(room // 2, 1))
     prompts = np.clip(prompts, 1, np.maximum(room - outputs, 1))
-    done = rng.integers(0, outputs[: shape.num_requests])
-    prompts[: shape.num_requests] += done
-    outputs[: shape.num_requests] -= done
+    if not from_capture:  # where the requests of the first step are as far as they were
+        done = rng.integers(0, outputs[: shape.num_requests])
+        prompts[: shape.num_requests] += done
+        outputs[: shape.num_requests] -= done
     return Workload(
         shape=shape,
         acceptance=acceptance_of(config, shape.next_n),

@@ -6,7 +6,6 @@ Try it with ``--variants examples/cu_seqlens.py``; in the suite it would be base
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,16 +14,15 @@ from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths
 from spec_decode_bench.baselines.workloads.decode_batch import int32
 from spec_decode_bench.harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule, variant
+from spec_decode_bench.harness.tensors import I32, Tensors, field
 
 
-@dataclass(frozen=True)
-class Inputs:
-    lengths: torch.Tensor  # [B] int32
+class Inputs(Tensors):
+    lengths: I32["batch_size"]
 
 
-@dataclass(frozen=True)
-class Outputs:
-    cu_seqlens: torch.Tensor  # [max_num_seqs + 1] int32; entries past B keep their contents
+class Outputs(Tensors):
+    cu_seqlens: I32["max_num_seqs + 1"] = field(read="batch_size + 1")  # entries behind keep their contents
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -39,9 +37,9 @@ operator = Operator(
     summary="exclusive prefix sums of the requests' lengths",
     axes=(axes.BATCH_SIZE, axes.CONTEXT_LEN, Axis("max_num_seqs", axes.whole(1), 256, "capacity, in requests")),
     rules=[Rule("batch_size ({batch_size}) must not exceed max_num_seqs", lambda p: p.batch_size <= p.max_num_seqs)],
+    inputs=Inputs,
+    outputs=Outputs,
     make_inputs=lambda p, seed: Inputs(int32(draw_lengths(p.context_len, p.batch_size, np.random.default_rng(seed)))),
-    make_outputs=lambda p: Outputs(torch.empty(p.max_num_seqs + 1, dtype=torch.int32)),
-    views=lambda p, out: {"cu_seqlens": out.cu_seqlens[: p.batch_size + 1]},
     reference=reference,
     bytes_moved=lambda p, x: 4 * (2 * p.batch_size + 1),  # every length read once, every prefix written once
     baseline="padded_cumsum",

@@ -5,18 +5,17 @@ Never imports torch: planning a sweep, reading records and drawing plots work wi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from importlib import import_module
-from importlib.util import find_spec
-from inspect import isfunction
+from functools import cached_property, wraps
+from inspect import isfunction, unwrap
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec_decode_bench.harness.checks import WAIVABLE
+from spec_decode_bench.harness.tensors import Tensors, no_dimension, wrong_with
 from spec_decode_bench.harness.wording import printable
 
 if TYPE_CHECKING:
@@ -32,13 +31,9 @@ GPU, COMPILER = "cuda", "compiler"
 BUFFERS = MappingProxyType({"unaligned": ", unaligned buffers", "far": ", rows beyond 2^31", "in_place": ", in place"})
 Buffers = Literal["unaligned", "far", "in_place"]
 
-#: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
-#: their device tensors.
-HOST = MappingProxyType({"host": True})
-#: That of one that launches reach there, over the bus: in pinned memory, by its unified address or a memcpy.
-UVA = MappingProxyType({"host": True, "uva": True})
-#: That of an output whose rows may lie apart, so that a variant takes their stride from the tensor.
-STRIDED = MappingProxyType({"strided": True})
+#: Key of a point whose first inputs an engine had: {name, file, crc32} (harness/config/captured.py). It is no axis:
+#: kernels and generated inputs do not depend on it.
+CAPTURE = "capture"
 
 
 def in_buffers(name: str, buffers: Buffers | None) -> str:
@@ -157,14 +152,11 @@ class EdgeCase:
 class Operator:
     """One operator: its axes, inputs, persistent outputs, scalar reference and least traffic.
 
-    make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes and host integers depend
-        only on the point, because the harness replaces contents in place under a captured graph.
-    make_outputs(point) -> frozen dataclass of persistent buffers at capacity. The harness poisons them.
-    views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. If a launch returns a mapping,
-        its tensors must have exactly these addresses, shapes, strides and dtypes.
+    inputs, outputs: what the tensors are (harness/tensors.py). Persistent buffers, views and bytes follow from it; a
+        class with other ones has methods ``empty``, ``views`` or ``nbytes`` of its own.
+    make_inputs(point, seed) -> inputs: CPU tensors and host integers. The harness replaces contents in place under a
+        captured graph, so only they depend on the seed.
     reference(point, x) -> {buffer name: Expected}: plain loops over CPU tensors, independent of every variant.
-    input_bytes(point) -> int: of the inputs that may be large; None: ``verify`` has to make inputs to count them, and
-        a point that does not fit in memory is refused for its outputs alone.
     in_place(point) -> {output: input}: of one shape, for which an engine passes one array, where both are there.
     bytes_moved(point, x) -> int: the least traffic, each needed byte read once and written once.
     rules:     a point that breaks one is an error in the configuration.
@@ -172,16 +164,15 @@ class Operator:
     sequences: name -> points, run one after another through the buffers of the first, which is the largest.
     baseline:  the variant that speed-ups and modelled deltas refer to.
     indices:   view -> letters of its dimensions, as in the operator's formulas; messages show them.
-    defined:   file and line of this definition.
     phase:     "decode" if every decode step calls it, else "prefill", for which no ITL or TPOT is modelled.
     """
 
     name: str
     summary: str
     axes: Sequence[Axis]
+    inputs: type[Tensors]
+    outputs: type[Tensors]
     make_inputs: Callable[[Point, int], Any]
-    make_outputs: Callable[[Point], Any]
-    views: Callable[[Point, Any], Mapping[str, Tensor]]
     reference: Callable[[Point, Any], Mapping[str, Expected]]
     bytes_moved: Callable[[Point, Any], int]
     baseline: str
@@ -189,53 +180,65 @@ class Operator:
     sequences: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
-    input_bytes: Callable[[Point], int] | None = None
     in_place: Callable[[Point], Mapping[str, str]] = lambda point: {}
     indices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
-    defined: str = field(init=False, repr=False, compare=False, default="")
 
     def __post_init__(self) -> None:
-        """Note file and line of the definition, for errors in it."""
-        self._is_defined_by(sys._getframe(2))  # behind the __init__ that dataclass writes
+        """Check dimensions, and what make_inputs makes. Raises ValueError."""
+        for kind in (self.inputs, self.outputs):
+            if problem := no_dimension(kind, [axis.name for axis in self.axes]):
+                raise ValueError(f"{self.name}: {problem}")
+        object.__setattr__(self, "make_inputs", self._checked(self.make_inputs))
 
-    def _is_defined_by(self, frame: FrameType) -> None:
-        object.__setattr__(self, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
+    def make_outputs(self, point: Point) -> Any:
+        """Persistent buffers at capacity, which the harness poisons."""
+        return self.outputs.empty(point)
 
-    @classmethod
-    def of_module(cls, module: str, **declared: Any) -> Operator:
-        """The operator of ``baselines/<name>/operator.py``: its functions are those of the file that have their names,
-        its axes and rules AXES and RULES of that file, its edge cases and sequences EDGE_CASES and SEQUENCES of
-        ``cases.py`` beside it, or of the same file.
-
-        module: ``__name__`` of the file. declared: the other fields, or those that differ.
+    def views(self, point: Point, out: Any) -> Mapping[str, Tensor]:
+        """What consumers read of the buffers, by name. If a launch returns a mapping, its tensors must have exactly
+        these addresses, shapes, strides and dtypes.
         """
-        cases = f"{module.rpartition('.')[0]}.cases"
-        own = (vars(import_module(cases)) if find_spec(cases) else {}) | vars(sys.modules[module])
-        functions = (
-            "make_inputs",
-            "make_outputs",
-            "views",
-            "reference",
-            "bytes_moved",
-            "redundant",
-            "input_bytes",
-            "in_place",
-        )
-        names = (*functions, "AXES", "RULES", "EDGE_CASES", "SEQUENCES")
-        from_file = {name.lower(): own[name] for name in names if name in own}
-        made = cls(**{"name": module.split(".")[-2]} | from_file | declared)
-        made._is_defined_by(sys._getframe(1))
-        return made
+        return out.views(point)
+
+    def input_bytes(self, point: Point) -> int:
+        """Of the storage of all inputs."""
+        return self.inputs.nbytes(point)
+
+    def _checked(self, make_inputs: Callable[[Point, int], Any]) -> Callable[[Point, int], Any]:
+        """``make_inputs``, whose tensors must be what they are declared to be."""
+
+        @wraps(make_inputs)
+        def checked(point: Point, seed: int) -> Any:
+            x = make_inputs(point, seed)
+            if not isinstance(x, self.inputs):
+                raise TypeError(f"make_inputs of {self.name} returned a {type(x).__name__}, not its Inputs")
+            if problem := wrong_with(x, point):
+                raise ValueError(f"make_inputs of {self.name}: {problem}")
+            return x
+
+        return checked
+
+    @property
+    def defined(self) -> str:
+        """File and line of its reference, or of its make_inputs where parts have the reference."""
+        function = unwrap(self.reference if isfunction(self.reference) else self.make_inputs)
+        return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
     def complete(self, values: Mapping[str, Any]) -> Point:
         """The point with the defaults of the axes that ``values`` leaves out."""
         given, point = dict(values), Point({})
-        # A default reads the axes before it: the point grows, instead of a copy for each axis.
-        for axis in self.axes:
-            name = axis.name
-            point._values[name] = given[name] if name in given else axis.default_at(point)
+        filled = point._values
+        # A default reads the axes before it: the point grows, instead of a copy for each axis. Planning an array calls
+        # this a hundred thousand times.
+        for name, default, depends in self._defaults:
+            filled[name] = given[name] if name in given else default(point) if depends else default
         return point
+
+    @cached_property
+    def _defaults(self) -> list[tuple[str, Any, bool]]:
+        """(axis, default, whether it is a function)."""
+        return [(axis.name, axis.default, callable(axis.default)) for axis in self.axes]
 
     def values(self, point: Point) -> dict[str, int | float | str]:
         """Axis -> its value, as a number or as the label of what is none."""
@@ -249,17 +252,25 @@ class Operator:
         return next((rule for rule in self.rules if not rule.holds(point)), None)
 
     def label(self, point: Mapping[str, Any]) -> str:
-        """``batch_size=8,next_n=4,...``: the axes that differ from their default, in declared order."""
+        """``batch_size=8,next_n=4,...``: the axes that differ from their default, in declared order; behind them, of a
+        captured point, ``capture=llama_eagle@1200``.
+        """
         parts, earlier = [], Point({})
         for axis in self.axes:
             if point[axis.name] != axis.default_at(earlier):
                 parts.append(f"{axis.name}={printable(axis.label(point[axis.name]))}")
             earlier._values[axis.name] = point[axis.name]
-        return ",".join(parts) or "default"
+        return ",".join([*parts, *_capture_of(point)]) or "default"
 
     def spelt_out(self, point: Mapping[str, Any]) -> str:
         """Like ``label``, with every axis."""
-        return ",".join(f"{axis.name}={printable(axis.label(point[axis.name]))}" for axis in self.axes)
+        parts = [f"{axis.name}={printable(axis.label(point[axis.name]))}" for axis in self.axes]
+        return ",".join([*parts, *_capture_of(point)])
+
+
+def _capture_of(point: Mapping[str, Any]) -> list[str]:
+    """The part of a label that tells a captured point from others with the same axes."""
+    return [f"{CAPTURE}={point[CAPTURE]['name']}"] if CAPTURE in point else []
 
 
 @dataclass(frozen=True)

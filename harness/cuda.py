@@ -10,22 +10,26 @@ import ctypes
 import hashlib
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cuda.bindings import driver
 from cuda.core import Kernel, ObjectCode, Program, ProgramOptions
 from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 
+from spec_decode_bench.harness.bundle import bundle_type, cuda_struct, struct_name
 from spec_decode_bench.harness.compile_time import compile_time
 from spec_decode_bench.harness.cuda_graph import checked
 from spec_decode_bench.harness.dependencies import headers, include_path
 from spec_decode_bench.harness.import_by_content import ROOT
 from spec_decode_bench.harness.launch import packed
+from spec_decode_bench.harness.tensors import Tensors
 
 #: Ampere, Ada, Hopper, datacentre Blackwell (B200, B300), workstation Blackwell.
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
@@ -39,6 +43,58 @@ class CompileError(RuntimeError):
     """NVRTC refused a source; the message is its log."""
 
 
+@dataclass(frozen=True)
+class _Declared:
+    """What a source declares besides its text."""
+
+    structs: tuple[type[tuple], ...]
+    constants: Mapping[str, int]
+    uses: tuple[Path, ...]
+
+
+_DECLARED: dict[Path, _Declared] = {}
+#: Struct -> its qualified name.
+_STRUCTS: dict[type, str] = {}
+
+
+def cuda_source(
+    path: Path,
+    *structs: type[tuple] | type[Tensors],
+    constants: Mapping[str, int] = MappingProxyType({}),
+    uses: Sequence[Path] = (),
+) -> Path:
+    """A .cu file in which these structs and constants are declared already, in a namespace with the name of the file;
+    ``source_text`` shows them. A CUDA C++ kernel then says neither types nor order of what its launch passes again.
+
+    structs: types of bundles (harness/bundle.py), in an order in which each knows its fields; Inputs for the bundle of
+             all its fields.
+    uses: the sources whose structs and constants this one, or a header that it includes, needs as well.
+    """
+    bundles = tuple(bundle_type(kind) if issubclass(kind, Tensors) else kind for kind in structs)
+    _DECLARED[path] = _Declared(bundles, constants, tuple(uses))
+    _STRUCTS.update({kind: f"{path.stem}::{struct_name(kind)}" for kind in bundles})
+    return path
+
+
+def source_text(path: Path) -> str:
+    """What NVRTC compiles: what is declared of the source, then its text. Raises OSError."""
+    text, declarations = path.read_text(encoding="utf-8"), [_declarations(one) for one in _used(path)]
+    return "".join([*declarations, f'#line 1 "{path.name}"\n', text]) if declarations else text
+
+
+def _used(path: Path) -> list[Path]:
+    """The sources whose declarations a source needs, in their order; its own are the last."""
+    declared = _DECLARED.get(path)
+    return list(dict.fromkeys([*(file for one in declared.uses for file in _used(one)), path])) if declared else []
+
+
+def _declarations(path: Path) -> str:
+    declared = _DECLARED[path]
+    constants = [f"constexpr int {name} = {value};" for name, value in declared.constants.items()]
+    structs = [cuda_struct(kind, _STRUCTS) for kind in declared.structs]
+    return "\n".join([f"namespace {path.stem} {{", *constants, *structs, "}", ""])
+
+
 @cache
 def compile_source(path: Path, arch: str) -> ObjectCode:
     """The cubin of one .cu file for one architecture such as ``sm_90``, compiled once per process, and on this machine
@@ -50,7 +106,7 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
     folders = [str(folder) for folder in include_path(path)]
     options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=lineinfo, include_path=folders)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = source_text(path)
         key = _cache_key(path, text, options)
         if (cubin := _cached(key)) is not None:
             return ObjectCode.from_cubin(cubin, name=path.name)

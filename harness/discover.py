@@ -31,12 +31,12 @@ from spec_decode_bench.harness.records.schema import Code, Reason
 from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 
 if TYPE_CHECKING:
-    from spec_decode_bench.harness.config.work_items import Cells
+    from spec_decode_bench.harness.config.work_items import Task
 
 #: The folders with one for each operator, and that of variants that wrap the kernels of a package, for any operator.
 *FOLDERS, UPSTREAM = OPERATORS
 #: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
-MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
+MODULE_ORDER = ("operator", "chains", "defects", "sequence", "triton", "cuda")
 
 
 class DiscoveryError(UsageError):
@@ -73,7 +73,7 @@ class Catalog:
     def find(self, operator: str, name: str) -> Variant:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
 
-    def variants_of(self, items: Iterable[Cells]) -> list[Variant]:
+    def variants_of(self, items: Iterable[Task]) -> list[Variant]:
         """Each once, in the order of the items."""
         ids = dict.fromkeys((item.operator, name) for item in items for name in item.variants)
         return [self.find(*one) for one in ids]
@@ -151,20 +151,21 @@ def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
 def _without_edge_cases(operator: Operator) -> str | None:
     if operator.edge_cases:
         return None
-    return f"{_near(operator.defined)}: {operator.name} has no edge_cases, so none of its variants could be verified"
+    return f"{_near(operator)}: {operator.name} has no edge_cases, so none of its variants could be verified"
 
 
-def _near(place: str) -> str:
-    """The shorter way to a file: absolute, or from the working directory."""
-    return min(place, relpath(place), key=len)
+def _near(operator: Operator) -> str:
+    """The shorter way to its file: absolute, or from the working directory."""
+    file = operator.defined.rpartition(":")[0]
+    return min(file, relpath(file), key=len)
 
 
 def wrong_with(operator: Operator, variants: Sequence[Variant]) -> str | None:
-    """Why a sweep cannot use an operator, with file and line; None where it can. variants: all that were found."""
+    """Why a sweep cannot use an operator, with its file; None where it can. variants: all that were found."""
     names = [v.name for v in variants if v.operator == operator.name and v.defect is None]
     if operator.baseline not in names:
         hint = did_you_mean(operator.baseline, names)
-        return f"{_near(operator.defined)}: the baseline of {operator.name}, {operator.baseline!r}, is no variant{hint}"
+        return f"{_near(operator)}: the baseline of {operator.name}, {operator.baseline!r}, is no variant{hint}"
     return _unknown_axis(operator) or _without_edge_cases(operator)
 
 
@@ -180,7 +181,7 @@ def _unknown_axis(operator: Operator) -> str | None:
         for name in point:
             if name not in axes:
                 hint = did_you_mean(name, axes)
-                return f"{_near(operator.defined)}: {operator.name}: {where} has no axis {name!r} to set{hint}"
+                return f"{_near(operator)}: {operator.name}: {where} has no axis {name!r} to set{hint}"
     return None
 
 

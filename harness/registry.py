@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spec_decode_bench.harness.config.load import Located, Source
-    from spec_decode_bench.harness.config.work_items import Cells, Planned
+    from spec_decode_bench.harness.config.load import LoadedConfig, Located
+    from spec_decode_bench.harness.config.work_items import Planned, Task
     from spec_decode_bench.harness.discover import Catalog
     from spec_decode_bench.harness.records.schema import Outcome, Run
     from spec_decode_bench.harness.report.table import Table
@@ -44,9 +44,9 @@ class Section:
     item: type
     line: type[Outcome]
     check: Callable[[Located, Mapping[str, Any]], None]
-    plan: Callable[[Source, Catalog, Sequence[str]], list[Planned]]
-    points: Callable[[Sequence[Any], Catalog], list[Cells]]
-    without_gpu: Callable[[Source], Source]
+    plan: Callable[[LoadedConfig, Catalog, Sequence[str]], list[Planned]]
+    points: Callable[[Sequence[Any], Catalog], list[Task]]
+    without_gpu: Callable[[LoadedConfig], LoadedConfig]
     show: Callable[[Console, Sequence[Run]], list[Table]]
 
 

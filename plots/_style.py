@@ -58,7 +58,6 @@ LOOKS = {
     "flat_view": ("#009E73", "P"),
     "masked_chain": ("#009E73", "D"),
     "per_layer_chain": ("#009E73", "^"),
-    "unfused": ("#009E73", "s"),
     "chain": ("#000000", "v"),
     "exact_length": ("#000000", "s"),
     "hoisted_chain": ("#000000", "X"),

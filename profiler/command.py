@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     with loading():
         from spec_decode_bench.harness.command.planning import (
             load_config,
-            plan_cells,
+            plan_tasks,
             prepare,
             print_broken,
             seed_of,
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     if options.trace is not None and tool != "none":
         raise ConfigError("--trace goes with --tool none; --tool torch writes its trace into --out")
     device, catalog = prepare(options, source.config.measure.timeout_s)
-    items = plan_cells(options, source, catalog)
+    items = plan_tasks(options, source, catalog)
     record = read_run(record_path(options.record)) if options.record else None
     if record is not None:
         profiling.check_record(record, keys_of(items))

@@ -18,7 +18,7 @@ from rich.text import Text
 from spec_decode_bench.harness.command.recording import command_line, new_folder
 from spec_decode_bench.harness.command.table_file import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.config.load import ConfigError
-from spec_decode_bench.harness.config.work_items import Cells, keys_of
+from spec_decode_bench.harness.config.work_items import Task, keys_of
 from spec_decode_bench.harness.discover import ROOT, Catalog
 from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.exit_codes import BAD, OK
@@ -79,7 +79,7 @@ class Request:
     config: str
     choice: Sequence[str]
     variant_files: Sequence[str]
-    items: Sequence[Cells]
+    items: Sequence[Task]
     catalog: Catalog
     device: str
     seed: int
@@ -93,7 +93,7 @@ class Request:
 def request_of(
     options: argparse.Namespace,
     name: str,
-    items: Sequence[Cells],
+    items: Sequence[Task],
     catalog: Catalog,
     device: str,
     seed: int,

@@ -22,7 +22,7 @@ import torch
 
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.checks import Mismatch
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Operator, Point, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.nvtx_ranges import is_listened_to, nvtx_range, version
@@ -58,7 +58,7 @@ class Workload:
     """
 
     def __init__(
-        self, items: Sequence[Cells], catalog: Catalog, device: str, seed: int, phases: Collection[str]
+        self, items: Sequence[Task], catalog: Catalog, device: str, seed: int, phases: Collection[str]
     ) -> None:
         self._catalog, self._device, self._phases = catalog, device, phases
         self._interpreter = interpreter.launch_counter()
@@ -78,7 +78,7 @@ class Workload:
     def cells(self) -> list[ProfiledCell]:
         return [prepared.cell for prepared in self._prepared]
 
-    def _prepare(self, item: Cells, seed: int) -> None:
+    def _prepare(self, item: Task, seed: int) -> None:
         fixture: Fixture | None = None
         operator, point = self._catalog.operators[item.operator], Point(item.axes)
         redundant = reason_to_skip(operator, point)
@@ -106,7 +106,7 @@ class Workload:
             fixture.release()
 
     def _ready(
-        self, item: Cells, operator: Operator, variant: Variant, fixture: Fixture, launch: Callable[[], Any]
+        self, item: Task, operator: Operator, variant: Variant, fixture: Fixture, launch: Callable[[], Any]
     ) -> _Prepared:
         for _ in range(WARMUP_CALLS):
             launch()

@@ -50,7 +50,7 @@ JSON_SCHEMA = 1
 OUTCOMES = {"regression": "Regression", "fine": "No regression", "could not tell": "Could not tell"}
 OUTCOME_MARKS = {"regression": "🔴", "fine": "🟢", "could not tell": "🟡"}
 OUTCOME_STYLES = {"regression": "bold red", "fine": "bold green", "could not tell": "bold yellow"}
-#: Cells without times on both sides, by the names of the comparison's fields, in the order in which they are shown.
+#: Task without times on both sides, by the names of the comparison's fields, in the order in which they are shown.
 TRANSITIONS = {
     "broken": "Broken: passed in base, wrong or failing in head",
     "lost": "Timed in base, no comparable time in head",

@@ -38,10 +38,10 @@ from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.harness.analysis.warnings import abbreviated
-from spec_decode_bench.harness.command.planning import plan_cells, prepare, seed_of, writing_to
+from spec_decode_bench.harness.command.planning import plan_tasks, prepare, seed_of, writing_to
 from spec_decode_bench.harness.command.recording import new_folder
 from spec_decode_bench.harness.command.verdict import reasons_in_words
-from spec_decode_bench.harness.config.load import ConfigError, Measure, Source
+from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Measure
 from spec_decode_bench.harness.contract import COMPILER
 from spec_decode_bench.harness.discover import ROOT, Catalog, DiscoveryError, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE, USAGE
@@ -459,7 +459,7 @@ def resume_command(folder: Path) -> str:
     return shlex.join([*program(), "gate", "--resume", str(folder)])
 
 
-def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate:
+def begin(options: argparse.Namespace, source: LoadedConfig, console: Console) -> Gate:
     """A new gate, with the options of the command line. Raises ConfigError, DiscoveryError, RecordError and
     CompareError.
     """
@@ -499,11 +499,11 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
     return Gate(folder, settings, Path(options.config).read_bytes(), console, None if options.all else steady)
 
 
-def _timed_here(options: argparse.Namespace, source: Source, device: str, catalog: Catalog) -> set[str]:
+def _timed_here(options: argparse.Namespace, source: LoadedConfig, device: str, catalog: Catalog) -> set[str]:
     """Ids of the variants of this checkout that can be timed on this machine, without those of torch.compile, which are
     slow to prepare. Raises ConfigError where no variant can be timed.
     """
-    variants = catalog.variants_of(plan_cells(options, source, catalog))
+    variants = catalog.variants_of(plan_tasks(options, source, catalog))
     timed = [variant for variant in variants if unavailable(variant, device) is None and not variant.is_interpreted]
     if not timed:
         raise ConfigError(

@@ -16,7 +16,7 @@ from spec_decode_bench.harness.report.table import Column, Entry, Table, markdow
 from spec_decode_bench.harness.wording import counted, signed, significant
 from spec_decode_bench.regression.history import History
 
-#: Cells that the markdown lists; a history's picture and --only show others.
+#: Task that the markdown lists; a history's picture and --only show others.
 MAX_CELLS = 200
 DIGITS = 4
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy  # loads scipy.special, which takes long, where it is first used
 
 Array = np.ndarray
-#: Cells below which no trend of the spread over the time of a call is fitted, only its level.
+#: Task below which no trend of the spread over the time of a call is fitted, only its level.
 MIN_FOR_TREND = 16
 #: Degree of that trend, a polynomial in the logarithm of the time.
 DEGREE = 2

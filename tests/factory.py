@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from spec_decode_bench.harness.analysis.stats import fit
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Operator
 from spec_decode_bench.harness.records.file import Writer
 from spec_decode_bench.harness.records.schema import (
@@ -153,11 +153,11 @@ def cell(
     )
 
 
-def item(operator: Operator, values: dict, names: Sequence[str], **more) -> Cells:
+def item(operator: Operator, values: dict, names: Sequence[str], **more) -> Task:
     """A work item of variants by name."""
     point = operator.complete(values)
     of = {"operator": operator.name, "variants": tuple(names), "baseline": operator.baseline} | more
-    return Cells(axes=dict(point), point=operator.label(point), **of)
+    return Task(axes=dict(point), point=operator.label(point), **of)
 
 
 def why_not(status: str, text: str, point: str = "") -> dict[str, Finding | Reason]:

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Answer, AtPoint, Audited, Check, Checked, Task, Timed
 from spec_decode_bench.harness.records.schema import Cell, Finding, Metrics, Place, Status
-from spec_decode_bench.harness.session.messages import (
-    Audited,
-    AuditReady,
-    Done,
-    Fatal,
-    Heartbeat,
-    Job,
-    Outputs,
-    Ready,
-    Up,
-)
+from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Ready, Up
 from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.session.worker import WorkerDied, WorkerSilent
 from tests import factory
@@ -29,59 +19,73 @@ READY = Ready(factory.cpu_environment(), None, {})
 AUDIT_READY = AuditReady({"null": {"cupti_us": [0.7]}}, {1000: {"cupti_us": [1.7]}}, None)
 
 
-def items(points: int = 1, names: Sequence[str] = "abc", **more) -> list[Cells]:
+def items(points: int = 1, names: Sequence[str] = "abc", **more) -> list[Task]:
     """Work items of an operator "o" at n = 1, 2, ..."""
     of = {"operator": "o", "variants": tuple(names), "baseline": "a"} | more
-    return [Cells(axes={"n": n}, point=f"n={n}", **of) for n in range(1, points + 1)]
+    return [Task(axes={"n": n}, point=f"n={n}", **of) for n in range(1, points + 1)]
 
 
 class FakeWorkers:
-    """Replaces the class Worker. By role: "evaluate", "audit" and "compare".
+    """Replaces the class Worker. By role: "evaluate" and "audit".
 
-    scripts: of each role: item -> its events; a WorkerDied among them is raised. A role without one answers nothing.
+    scripts: of each role: request -> heartbeats, a WorkerDied that is raised, and the outcomes of the answer.
     starts:  of each role: what each process answers once it is up, or an exception to raise; the last one repeats.
-    asked, budgets, started, closed: what happened; the first two of the evaluator, asked also of the auditor.
+    asked:   (kind of request, variants, as it is spelt) of each role. budgets, started, closed: what happened.
     """
 
     def __init__(self, script, starts=(READY,), **others) -> None:
         self.scripts = {"evaluate": script} | others
-        self.starts = {"evaluate": list(starts), "audit": [AUDIT_READY], "compare": [Done()]}
-        self.asked: dict[str, list[tuple[str, ...]]] = {"evaluate": [], "audit": [], "compare": []}
+        self.starts = {"evaluate": list(starts), "audit": [AUDIT_READY]}
+        self.asked: dict[str, list[tuple[type, tuple[str, ...]]]] = {"evaluate": [], "audit": []}
         self.budgets: list[float] = []
-        self.started: dict[str, list[Job]] = {"evaluate": [], "audit": [], "compare": []}
-        self.closed: dict[str, int] = {"evaluate": 0, "audit": 0, "compare": 0}
+        self.started: dict[str, list[Job]] = {"evaluate": [], "audit": []}
+        self.closed: dict[str, int] = {"evaluate": 0, "audit": 0}
 
     def __call__(self, job: Job) -> FakeWorker:
         self.started[job.role].append(job)
         starts = self.starts[job.role]
         return FakeWorker(self, job.role, starts.pop(0) if len(starts) > 1 else starts[0])
 
+    def asked_to(self, kind: type, role: str = "evaluate") -> list[tuple[str, ...]]:
+        """The variants of its requests of a kind."""
+        return [variants for asked, variants in self.asked[role] if asked is kind]
+
 
 class FakeWorker:
     process_id = None
+    timed = None
 
     def __init__(self, all_of_them: FakeWorkers, role: str, answer) -> None:
         self._all, self._role, self._answer = all_of_them, role, answer
 
     @property
     def up(self):
-        return self.ready if isinstance(self.ready, Fatal) else Up(getattr(self.ready, "environment", None))
+        answer = self.ready(None)
+        return answer if isinstance(answer, Fatal) else Up(getattr(answer, "environment", None))
 
-    @property
-    def ready(self):
+    def ready(self, timed: bool | None = True):
+        self.timed = timed if timed is not None else self.timed
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
 
-    def ask(self, item):
-        if self._role != "compare" or isinstance(item, Outputs):
-            self._all.asked[self._role].append(item.variants)
-            if self._role == "evaluate" and isinstance(item, Cells):
-                self._all.budgets.append(item.budget_s)
-            for event in self._all.scripts.get(self._role, lambda item: ())(item):
-                if isinstance(event, Exception):
-                    raise event
-                yield event
+    def send(self, request) -> None:
+        self._all.asked[self._role].append((type(request), request.variants))
+
+    def receive(self, request, hear) -> Answer:
+        if isinstance(request, Task):
+            self._all.budgets.append(request.budget_s)
+        outcomes = []
+        for event in self._all.scripts.get(self._role, lambda request: ())(request):
+            if isinstance(event, Exception):
+                raise event
+            if isinstance(event, Heartbeat):
+                hear(event)
+            else:
+                outcomes.append(event)
+                if isinstance(event, Checked):
+                    hear(event)
+        return Answer(outcomes)
 
     def request_exit(self) -> None:
         pass
@@ -93,57 +97,73 @@ class FakeWorker:
         self._all.closed[self._role] += 1
 
 
-def run(workers: FakeWorkers, plan: Sequence[Cells], device: str = "cpu", **measure) -> list:
-    """The outcomes of a session with these workers."""
+def run(workers: FakeWorkers, plan: Sequence[Task], device: str = "cpu", **measure) -> tuple[list, list]:
+    """The outcomes of a session with these workers, and the lines of the processes that replaced one."""
     with Session(Job(device, (), 0, Measure(**measure), timed=True), workers) as session:
-        return list(session.run(plan))
+        processes = []
+        session.on_process = processes.append
+        return list(session.run(plan)), processes
 
 
-def cell(item: Cells, name: str, status: str = "passed", rounds: int = 3) -> Cell:
+def checked(request: Check, status: Status = Status.PASSED, **more) -> Checked:
+    """What a worker answers to a Check of one variant."""
+    at_point = isinstance(request.where, AtPoint)
+    place = {"place": Place.POINT if at_point else Place.EDGE_CASE, "name": request.where.label}
+    return Checked(
+        operator=request.operator, variant=request.variants[0], finding=Finding(status=status, **place, **more)
+    )
+
+
+def timed(name: str, launches: int | None = None) -> Timed:
+    return Timed(variant=name, metrics=Metrics(bytes_moved=1, rounds=3, launches=launches), seconds={"time": 10.0})
+
+
+def cell(item: Task, name: str, status: str = "passed", rounds: int = 3) -> Cell:
+    """As measured elsewhere."""
+    (check,) = [Check(operator=item.operator, variants=(name,), where=AtPoint(label=item.point, axes=item.axes))]
     if status == "passed":
-        return item.cell(name, Status.PASSED, metrics=Metrics(bytes_moved=1, rounds=rounds))
-    return item.failed(name, status=Status(status), message="wrong")
+        metrics = Metrics(bytes_moved=1, rounds=rounds)
+        return item.cell(checked(check), Timed(variant=name, metrics=metrics))
+    return item.cell(checked(check, Status(status), message="wrong"))
 
 
-def evaluator(dies_verifying=(), dies_timed=(), dies_late=(), dies_reported=()):
-    """Events of an evaluator in which some variants end the process: while verified, while timed, while checked
-    afterwards, right after they were reported as failed.
+def evaluator(dies_verifying=(), dies_timed=(), dies_late=(), launches=None):
+    """Answers of an evaluator in which some variants end the process: while verified, while timed in turns, while
+    checked afterwards.
     """
 
-    def script(item):
-        timed = []
-        for name in item.variants:
-            yield Heartbeat(name, "verify")
-            if name in dies_verifying:
+    def script(request):
+        if isinstance(request, Check):
+            yield Heartbeat(request.variants)
+            if request.variants[0] in dies_verifying:
                 yield WorkerDied(KILLED)
-            timed.append(name)
-        for name in timed:
-            yield Heartbeat(name, "measure")
+            yield checked(request)
+            return
+        for name in request.variants:
+            yield Heartbeat((name,))
         for _ in range(2):
-            yield Heartbeat(timed[0], "measure")
-            if set(timed) & set(dies_timed):
+            yield Heartbeat(request.variants)
+            if set(request.variants) & set(dies_timed):
                 yield WorkerDied(KILLED)
-        for name in timed:
+        for name in request.variants:
+            yield Heartbeat((name,))
             if name in dies_late:
                 yield WorkerDied(KILLED)
-            if name in dies_reported:
-                yield cell(item, name, "failed")
-                yield WorkerDied("the CUDA context was lost")
-            yield cell(item, name)
+            yield timed(name, launches)
 
     return script
 
 
 def auditor(dies=(), rejects=()):
-    def script(item):
-        for name in item.variants:
-            yield Heartbeat(name, "audit")
+    def script(request):
+        for name in request.variants:
+            yield Heartbeat((name,))
             if name in dies:
                 yield WorkerDied(KILLED)
             counts = {"cupti_launches": None, "eager_launches": 1, "allocations": 0}
             found = {"status": Status.MISMATCH, "check": "no_sync", "message": "it waits"}
-            finding = Finding(place=Place.POINT, name=item.point, **found) if name in rejects else None
-            yield Audited(name, counts, finding)
+            finding = Finding(place=Place.POINT, name=request.task.point, **found) if name in rejects else None
+            yield Audited(variant=name, counts=counts, finding=finding)
 
     return script
 

@@ -14,7 +14,8 @@ import time
 from contextlib import suppress
 from types import ModuleType
 
-from spec_decode_bench.harness.records.schema import Cell, Environment, Status
+from spec_decode_bench.harness.config.work_items import Checked, Timed
+from spec_decode_bench.harness.records.schema import Environment, Finding, Metrics, Place, Status
 from spec_decode_bench.harness.session import worker
 from spec_decode_bench.harness.session.messages import Heartbeat, Ready
 from tests import factory
@@ -36,6 +37,8 @@ class Panic(BaseException):
 
 
 class Evaluator:
+    lost = False
+
     def __init__(self, job) -> None:
         self._start = job.variant_files[0] if job.variant_files else None
 
@@ -48,7 +51,7 @@ class Evaluator:
             time.sleep(60)
         return factory.cpu_environment()
 
-    def ready(self) -> Ready:
+    def ready(self, timed) -> Ready:
         if self._start == "raises when it calibrates":
             raise Unprintable
         return Ready(factory.cpu_environment(), None, {})
@@ -56,75 +59,78 @@ class Evaluator:
     def close(self) -> None:
         pass
 
-    def cells(self, task):
-        for name in task.variants:
-            yield Heartbeat(name, "verify")
-            yield getattr(self, name)(task, name)
+    def check(self, request) -> list[Checked]:
+        (name,) = request.variants
+        self.tell(Heartbeat((name,)))
+        finding = Finding(status=Status.PASSED, place=Place.POINT, name=request.label)
+        checked = Checked(operator=request.operator, variant=name, finding=finding, bytes_moved=1)
+        self.tell(checked)
+        return [getattr(self, name)(checked)]
 
-    def cell(self, task, name, **more) -> Cell:
-        return Cell(
-            operator=task.operator, variant=name, baseline="fine", point="p", axes={}, status=Status.PASSED, **more
-        )
+    def time(self, task) -> list[Timed]:
+        self.tell(Heartbeat(task.variants))
+        return [Timed(variant=name, metrics=Metrics(bytes_moved=1, rounds=3)) for name in task.variants]
 
-    fine = cell
+    def fine(self, checked):
+        return checked
 
-    def segfaults(self, task, name):
+    def segfaults(self, checked):
         ctypes.string_at(0)
 
-    def exits(self, task, name):
+    def exits(self, checked):
         sys.exit(3)
 
-    def ends(self, task, name):
+    def ends(self, checked):
         os._exit(4)
 
-    def hangs(self, task, name):
+    def hangs(self, checked):
         time.sleep(600)
 
-    def closes_its_pipe(self, task, name):
+    def closes_its_pipe(self, checked):
         """Closes every pipe and goes on."""
         os.closerange(3, 64)
         time.sleep(600)
 
-    def loses_the_context(self, task, name):
+    def loses_the_context(self, checked):
         raise ContextLost
 
-    def panics(self, task, name):
+    def panics(self, checked):
         raise Panic("at the disco")
 
-    def returns_what_cannot_be_encoded(self, task, name):
+    def returns_what_cannot_be_encoded(self, checked):
         return object()
 
-    def writes_into_the_pipe(self, task, name):
+    def writes_into_the_pipe(self, checked):
         for descriptor in range(3, 64):
             with suppress(OSError):
                 if stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # the connection, not multiprocessing's other pipes
                     os.write(descriptor, b"\0\0\0\5junk!")
         time.sleep(600)
 
-    def forks(self, task, name):
+    def forks(self, checked):
         """Both processes go on as the worker."""
         os.fork()
-        return self.cell(task, name)
+        return checked
 
-    def floods(self, task, name):
+    def floods(self, checked):
         print("first, through Python", flush=True)
         for thread in range(5000):
             os.write(2, f"kernel.cu:7: block: [0,0,0], thread: [{thread},0,0] Assertion failed.\n".encode())
-        return self.cell(task, name)
+        return checked
 
-    def dies_in_the_middle_of_a_line(self, task, name):
+    def dies_in_the_middle_of_a_line(self, checked):
         os.write(1, b"about to")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def serve(connection, output, job) -> None:
-    evaluator, measure = (
+def serve(connection, heartbeats, output, job) -> None:
+    evaluator, sampling = (
         ModuleType("spec_decode_bench.harness.session.evaluator"),
-        ModuleType("spec_decode_bench.harness.session.measure"),
+        ModuleType("spec_decode_bench.harness.session.sampling"),
     )
-    evaluator.Evaluator, measure.ContextLost = Evaluator, ContextLost
+    evaluator.Evaluator, sampling.ContextLost = Evaluator, ContextLost
     sys.modules |= {
         "spec_decode_bench.harness.session.evaluator": evaluator,
-        "spec_decode_bench.harness.session.measure": measure,
+        "spec_decode_bench.harness.session.sampling": sampling,
     }
-    _serve(connection, output, job)
+    _serve(connection, heartbeats, output, job)

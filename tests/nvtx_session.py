@@ -13,6 +13,7 @@ from spec_decode_bench.harness.session.messages import Job  # noqa: E402
 from spec_decode_bench.profiler.records import PHASES  # noqa: E402
 from spec_decode_bench.profiler.workload import Workload  # noqa: E402
 from tests import factory  # noqa: E402
+from tests.in_process import measured  # noqa: E402
 
 OPERATOR, HEALTHY = "decode_native", "chain"
 BREAKING = ("breaks_when_timed", "breaks_at_once")
@@ -29,9 +30,8 @@ def main() -> None:
     evaluator.ready()
     operator = evaluator.catalog.operators[OPERATOR]
     item = factory.item(operator, VALUES, (HEALTHY, *BREAKING), budget_s=0.1)
-    for event in evaluator.cells(item):
-        if hasattr(event, "status"):
-            print(event.variant, event.status, ending(event))
+    for cell in measured(evaluator, item).values():
+        print(cell.variant, cell.status, ending(cell))
     workload = Workload([item], evaluator.catalog, "cpu", 0, PHASES)
     workload.run(CALLS)
     for key, reason in workload.failed.items():

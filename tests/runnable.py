@@ -44,6 +44,12 @@ def on_device(tensors: Any, **replaced: torch.Tensor) -> Any:
     return replace(tensors, **copies, **replaced)
 
 
+def engines(operator: str) -> list[Variant]:
+    """vLLM's ways to call an operator; none where its files are missing."""
+    ways = [v for v in discover().of(operator) if v.name in ("vllm", "vllm_call")]
+    return [v for v in ways if unavailable(v, DEVICE) is None]
+
+
 def _runnable(operator: str | None) -> list[Variant]:
     """Not those of upstream/, which may have known_failures and are the engines' own business."""
     ours = [v for v in discover().variants if not v.is_upstream]

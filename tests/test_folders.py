@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.sweep import task_of
 from spec_decode_bench.harness.import_by_content import IN_WORKERS, OPERATORS, PACKAGES
 from spec_decode_bench.harness.session import sources
 from spec_decode_bench.regression.changed_cells import changed_cells
@@ -47,7 +47,7 @@ def test_an_edit_is_noticed_where_it_can_change_a_time(folder, tree, catalog, mo
     """By --resume and by gate. The other folders plan, report and draw."""
     monkeypatch.setattr(sources, "ROOT", tree)
     operator = catalog.operators[OPERATOR]
-    item = cells(operator, operator.complete({}), [v for v in catalog.of(OPERATOR) if v.defect is None])
+    item = task_of(operator, operator.complete({}), [v for v in catalog.of(OPERATOR) if v.defect is None])
     keys = [item.key(name) for name in item.variants]
     before = sources.source_hashes([item], catalog, ())
     path = tree / folder / FILES[folder]

@@ -73,7 +73,7 @@ def test_it_takes_one_top_level_name(wheel):
 
 
 def test_no_file_of_the_packages_is_missing(installed):
-    kinds = (".py", ".cu", ".cuh", ".j2", ".yaml", ".json")
+    kinds = (".py", ".cu", ".cuh", ".j2", ".yaml", ".json", ".capture")
     files = {p.relative_to(ROOT) for part in FOLDERS for p in (ROOT / part).rglob("*") if p.suffix in kinds}
     assert {file for file in files if not (installed / SUITE / file).is_file()} == set()
 

@@ -3,8 +3,7 @@
     python -m tools.splice            rewrite every block
     python -m tools.splice --check    change nothing; exit code 1 if a block is out of date
 
-A block begins with a line ``<!-- splice:NAME ARGUMENT -->`` and ends with a line ``<!-- /splice -->``. NAME is a key of
-BLOCKS. Exit code 2: no such block, an unclosed block, or a record that cannot be read.
+A block stands between the lines ``<!-- splice:NAME ARGUMENT -->`` and ``<!-- /splice -->``. NAME is a key of BLOCKS.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from spec_decode_bench.decode_loop.tables import itl_table
 from spec_decode_bench.decode_loop.tables import overview_table as loop_overview_table
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
-from spec_decode_bench.harness.analysis.code_changes import code_changes, timed_variants
+from spec_decode_bench.harness.analysis.code_changes import code_changes, files_of_variants, timed_variants
 from spec_decode_bench.harness.analysis.stats import median_us
 from spec_decode_bench.harness.analysis.warnings import doubted_cells
 from spec_decode_bench.harness.discover import ROOT, discover
@@ -55,8 +54,8 @@ REFERENCE = ROOT / "results" / "reference"
 BLOCK = re.compile(r"^<!-- splice:(\S+)(?: (\S+))? -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
 MARKER = "<!-- splice:"
 H200, H100 = "nvidia-h200", "nvidia-h100"
-#: Rows of the README's table and of the first one of a GPU's results: (operator, record, point, what sets it apart).
-#: Where engines have kernels of their own, points that these were timed at.
+#: Rows of the README's table and of a GPU's results: (operator, record, point, what sets it apart). Where engines have
+#: kernels of their own, points that these were timed at.
 USUAL = "batch_size=128,context_len=uniform(4096;8192)"
 SUMMARY = (
     ("decode_flatten", "upstream", USUAL, ""),
@@ -106,7 +105,6 @@ def summary(gpu: str, table: Callable[[list[overview.AtPoint]], Table] = overvie
 
 
 def records(gpu: str) -> list[str]:
-    """What was measured with what, and in how many cells the GPU time is in doubt."""
     runs = [record(f"{gpu}/{path.stem}") for path in sorted((REFERENCE / gpu).glob("*.jsonl"))]
     lines = ["| record | date | commit | seed | timed | in doubt |", "| --- | --- | --- | --- | ---: | ---: |"]
     for run in runs:
@@ -141,11 +139,13 @@ def loop_overview() -> list[str]:
 
 
 def loop(name: str) -> list[str]:
-    """What stacks change in the ITL of the reference, at one model step and the two largest batches."""
-    run = at_model_step(record(name))
+    """What stacks of today's variants change in the ITL, at one model step and the two largest batches."""
+    run, known = at_model_step(record(name)), files_of_variants().keys()
     largest = sorted({loop.axes["concurrency"] for loop in run.others})[-2:]
-    run = structs.replace(run, others=[loop for loop in run.others if loop.axes["concurrency"] in largest])
-    return [*markdown_rows(itl_table(run)), *changed(run)]
+    loops = [loop for loop in run.others if known >= {"/".join(one) for one in loop.operators.items()}]
+    before = {"reference": "vllm_call"} if any(loop.stack == "vllm_call" for loop in loops) else {}
+    kept = [structs.replace(loop, **before) for loop in loops if loop.axes["concurrency"] in largest]
+    return [*markdown_rows(itl_table(structs.replace(run, others=kept))), *changed(run)]
 
 
 def at_model_step(run: Run) -> Run:
@@ -174,7 +174,7 @@ def operators() -> list[str]:
     catalog, lines = discover(), [""]
     for name, operator in catalog.operators.items():
         module = importlib.import_module(f"spec_decode_bench.baselines.{name}.operator")
-        lines += listed_markdown(catalog, operator, inspect.getdoc(module) or "")
+        lines += listed_markdown(catalog, operator, module)
     return lines
 
 

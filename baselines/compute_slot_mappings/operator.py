@@ -22,15 +22,15 @@ vLLM 0.33 runs this once before the target's forward pass and once per further p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
-from spec_decode_bench.baselines.compute_slot_mappings.cases import CONTENTS
+from spec_decode_bench.baselines.compute_slot_mappings.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.decode_batch import int32
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors
 
 CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
 CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
@@ -56,23 +56,21 @@ def redundant(point: Point) -> str | None:
     return slots.redundant(point)
 
 
-@dataclass(frozen=True)
-class Inputs:
-    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = owns no blocks
-    query_start_loc: torch.Tensor  # [R + 1] int32
-    positions: torch.Tensor  # [max_num_batched_tokens] int64; anything behind the real tokens
-    tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    starts: torch.Tensor  # [G] int64
-    widths: torch.Tensor  # [G] int64, row strides
-    block_sizes: torch.Tensor  # [G] int32
-    enabled: torch.Tensor  # [G] bool
-    sharded: torch.Tensor  # [G] bool
+class Inputs(Tensors):
+    idx_mapping: I64["batch_size"]  # request slot; -1 = owns no blocks
+    query_start_loc: I32["max_num_seqs + 1"]
+    positions: I64["max_num_batched_tokens"]  # anything behind the real tokens
+    tables: I32[slots.table_entries]  # by slot: group g is [R, widths[g]] from starts[g] on
+    starts: I64["num_groups"]
+    widths: I64["num_groups"]  # row strides
+    block_sizes: I32["num_groups"]
+    enabled: Bool["num_groups"]
+    sharded: Bool["num_groups"]
     num_tokens: int  # A, as the host counts them
 
 
-@dataclass(frozen=True)
-class Outputs:
-    slot_mappings: torch.Tensor  # [G, max_num_batched_tokens] int64
+class Outputs(Tensors):
+    slot_mappings: I64["num_groups", "max_num_batched_tokens"]
 
 
 def rank_of(point: Point) -> int:
@@ -96,14 +94,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         sharded=groups % 2 == 0 if point.cp_size > 1 else torch.zeros(point.num_groups, dtype=torch.bool),
         num_tokens=slots.num_tokens(point),
     )
-
-
-def make_outputs(point: Point) -> Outputs:
-    return Outputs(torch.empty(point.num_groups, point.max_num_batched_tokens, dtype=torch.int64))
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    return {"slot_mappings": out.slot_mappings}
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -141,13 +131,19 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 8 * rows + 4 * (rows + 1) + 8 * tokens + 4 * entries + 22 * point.num_groups + written
 
 
-def input_bytes(point: Point) -> int:
-    return slots.table_bytes(point) + 8 * point.max_num_batched_tokens
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="compute_slot_mappings",
     summary="KV-cache slot of every token in all KV cache groups, -1 past the last token",
     indices={"slot_mappings": ("g", "t")},
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    redundant=redundant,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
 )

@@ -28,20 +28,20 @@ DeepGEMM reads ceil(lens[t] / block_size) entries of a table row, so it is enoug
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import torch
 
+from spec_decode_bench.baselines.decode_flatten.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.decode_batch import (
     NULL_BLOCK_ID,
     make_batch,
     make_block_table,
     max_tokens,
-    table_bytes,
 )
 from spec_decode_bench.baselines.workloads.integers import cdiv
-from spec_decode_bench.harness.contract import HOST, STRIDED, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, Tensors, field
 
 #: Table rows allocated past the last token, so that a write past T is detected.
 SPARE_ROWS = 8
@@ -57,34 +57,6 @@ FLATTENING = (
 INDICES = Axis("indices", axes.choice("no", "yes"), "no", "whether the request of every token is written, too")
 
 
-@dataclass(frozen=True)
-class Inputs:
-    seq_lens: torch.Tensor  # [B] int32, this step's tokens included; 0 = padding request
-    query_start_loc: torch.Tensor  # [B + 1] int32, non-decreasing; authoritative
-    block_table: torch.Tensor  # [B, table_columns] int32, stride(0) >= table_columns
-    query_start_loc_cpu: torch.Tensor = field(
-        metadata=HOST
-    )  # [B + 1] int32; L per real request where host_lens = stale
-    num_decode_tokens: int  # T, token padding included
-
-
-@dataclass(frozen=True)
-class Outputs:
-    lens: torch.Tensor  # [max_num_batched_tokens] int32
-    decode_lens: torch.Tensor  # [max_num_batched_tokens] int32
-    # [rows, W] int32, W = ceil(max_model_len / block_size), rows >= T, stride(0) >= W
-    block_table: torch.Tensor = field(metadata=STRIDED)
-    indices = request_lens = None  # no fields: operators that are made of this one have none
-
-
-@dataclass(frozen=True)
-class IndexedOutputs(Outputs):
-    """Where indices = yes."""
-
-    indices: torch.Tensor  # [max_num_batched_tokens] int32
-    request_lens: torch.Tensor  # [max_num_batched_tokens] int32, by request
-
-
 def with_indices(point: Point) -> bool:
     """Operators that are made of this one have no such axis."""
     return point.get("indices", "no") == "yes"
@@ -93,6 +65,35 @@ def with_indices(point: Point) -> bool:
 def num_tokens(point: Point) -> int:
     """T: the tokens that the host launches for, token padding included."""
     return max_tokens(point) + point.token_padding
+
+
+def _table_rows(point: Point) -> int:
+    return max(point.batch_size * point.next_n, num_tokens(point)) + SPARE_ROWS
+
+
+def _table_width(point: Point) -> int:
+    return cdiv(point.max_model_len, point.block_size)
+
+
+class Inputs(Tensors):
+    seq_lens: I32["batch_size"]  # this step's tokens included; 0 = padding request
+    query_start_loc: I32["batch_size + 1"]  # non-decreasing; authoritative
+    block_table: I32["batch_size", "table_columns"] = field(strided="table_columns + table_padding")
+    query_start_loc_cpu: I32["batch_size + 1"] = field(host=True)  # L per real request where host_lens = stale
+    num_decode_tokens: int  # T, token padding included
+
+
+class Outputs(Tensors):
+    """Lengths at engine capacity; table rows for batch_size * next_n tokens only.
+
+    8192 full rows would take 84 MB (537 MB at a context of 1M tokens) that no step of this batch can use.
+    """
+
+    lens: I32["max_num_batched_tokens"] = field(read=num_tokens)
+    decode_lens: I32["max_num_batched_tokens"] = field(read=num_tokens)
+    block_table: I32[_table_rows, _table_width] = field(read=num_tokens, strided=True)
+    indices: I32["max_num_batched_tokens"] = field(read=num_tokens, where=with_indices)
+    request_lens: I32["max_num_batched_tokens"] = field(read="batch_size", where=with_indices)  # by request
 
 
 def copied_columns(x: Inputs, out: Outputs) -> int:
@@ -111,38 +112,12 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    """Lengths at engine capacity; table rows for batch_size * next_n tokens only.
-
-    8192 full rows would take 84 MB (537 MB at a context of 1M tokens) that no step of this batch can use.
-    """
-    rows = max(point.batch_size * point.next_n, num_tokens(point)) + SPARE_ROWS
-    by_token = lambda: torch.empty(point.max_num_batched_tokens, dtype=torch.int32)  # noqa: E731
-    table = torch.empty(rows, cdiv(point.max_model_len, point.block_size), dtype=torch.int32)
-    if with_indices(point):
-        return IndexedOutputs(by_token(), by_token(), table, indices=by_token(), request_lens=by_token())
-    return Outputs(by_token(), by_token(), table)
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    """What the indexer reads: the first T rows of each buffer."""
-    tokens = num_tokens(point)
-    seen = {
-        "lens": out.lens[:tokens],
-        "decode_lens": out.decode_lens[:tokens],
-        "block_table": out.block_table[:tokens],
-    }
-    if with_indices(point):
-        seen |= {"indices": out.indices[:tokens], "request_lens": out.request_lens[: point.batch_size]}
-    return seen
-
-
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """Request by request, token by token."""
     tokens, capacity = x.num_decode_tokens, point.max_num_batched_tokens
     start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
     lens, indices = [0] * capacity, [0] * capacity
-    table = torch.full(make_outputs(point).block_table.shape, NULL_BLOCK_ID, dtype=torch.int32)
+    table = torch.full((_table_rows(point), _table_width(point)), NULL_BLOCK_ID, dtype=torch.int32)
     not_read = torch.ones(table.shape, dtype=torch.bool)
     columns = min(x.block_table.shape[1], table.shape[1])
     # A row of an array costs a tenth of a row of a tensor.
@@ -190,14 +165,18 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (entries + point.max_num_batched_tokens + x.num_decode_tokens)
 
 
-input_bytes = table_bytes
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="decode_flatten",
     summary="one row per speculative token: lengths, block table and decode lengths of B ragged requests "
     "spread over T tokens",
     axes=(*axes.DECODE_STEP, *FLATTENING, INDICES),
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     rules=(
         *axes.DECODE_STEP_RULES,

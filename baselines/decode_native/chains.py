@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from spec_decode_bench.baselines.decode_native.operator import Inputs, Outputs, views
+from spec_decode_bench.baselines.decode_native.operator import Inputs, Outputs
 from spec_decode_bench.harness.contract import Point, variant
 
 
@@ -42,20 +42,20 @@ def _fill(
 @variant("decode_native", skip=_full_rows_only, waives="no_alloc")
 def chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The operator chain of vLLM 0.22, without the clamp: right only where every row has L tokens."""
-    return _fill(point, x, views(point, out)["context_lens"], clamp=False)
+    return _fill(point, x, out.views(point)["context_lens"], clamp=False)
 
 
 @variant("decode_native", skip=_end_aligned, waives="no_alloc")
 def chain_clamp(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The operator chain with the clamp of vLLM #51538."""
-    return _fill(point, x, views(point, out)["context_lens"])
+    return _fill(point, x, out.views(point)["context_lens"])
 
 
 @variant("decode_native", skip=_end_aligned)
 def flat_view(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One broadcast add with precomputed offsets into a view of the flat buffer (``out=``), then an in-place clamp."""
     shifted = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=out.buffer.device)
-    seq_lens, view = x.seq_lens.unsqueeze(1), views(point, out)["context_lens"]
+    seq_lens, view = x.seq_lens.unsqueeze(1), out.views(point)["context_lens"]
 
     def launch():
         torch.add(seq_lens, shifted, out=view)
@@ -158,4 +158,4 @@ _RATIOS: list[int] = []
 )
 def ratio_of_first_capture(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     _RATIOS.append(point.compress_ratio)
-    return _fill(point, x, views(point, out)["context_lens"], compress_ratio=_RATIOS[0])
+    return _fill(point, x, out.views(point)["context_lens"], compress_ratio=_RATIOS[0])

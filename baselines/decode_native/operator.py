@@ -21,42 +21,32 @@ rows are padding requests, where both conventions give zeros.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.decode_batch import make_batch
 from spec_decode_bench.harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, Tensors, view_of
 
 ROW_ALIGNMENT = Axis(
     "row_alignment", axes.choice("end", "front"), "end", "which end of a ragged row its tokens are packed at"
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    seq_lens: torch.Tensor  # [B] int32; 0 = padding request
-    decode_lens: torch.Tensor  # [B] int32, tokens of each row
+class Inputs(Tensors):
+    seq_lens: I32["batch_size"]  # 0 = padding request
+    decode_lens: I32["batch_size"]  # tokens of each row
 
 
-@dataclass(frozen=True)
-class Outputs:
-    buffer: torch.Tensor  # [max_num_batched_tokens] int32
+class Outputs(Tensors):
+    buffer: I32["max_num_batched_tokens"]
+    context_lens: I32["batch_size", "max_decode_len"] = view_of("buffer")
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
     batch = make_batch(point, seed)
     return Inputs(batch.seq_lens, batch.decode_lens)
-
-
-def make_outputs(point: Point) -> Outputs:
-    return Outputs(torch.empty(point.max_num_batched_tokens, dtype=torch.int32))
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    entries = point.batch_size * point.max_decode_len
-    return {"context_lens": out.buffer[:entries].view(point.batch_size, point.max_decode_len)}
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -135,14 +125,17 @@ _SMALL = {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 2
 SEQUENCES = {"big-small-big": (_BIG, _SMALL, _BIG), "big-padded-big": (_BIG, _BIG | {"padding": 0.5}, _BIG)}
 
 
-def input_bytes(point: Point) -> int:
-    return 8 * point.batch_size
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="decode_native",
     summary="(B, L) context lengths for kernels that take several query tokens per request",
     axes=(*axes.DECODE_STEP, axes.COMPRESS_RATIO, ROW_ALIGNMENT, axes.MAX_NUM_BATCHED_TOKENS),
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     indices={"context_lens": ("b", "j")},
     baseline="chain_clamp",
     rules=(

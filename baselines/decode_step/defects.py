@@ -14,10 +14,8 @@ from spec_decode_bench.baselines.decode_step.operator import (
     schedule_part,
     schedule_point,
     tile_part,
-    views,
 )
 from spec_decode_bench.baselines.mla_tile_schedule.chains import fresh_copy, fresh_tiles
-from spec_decode_bench.baselines.mla_tile_schedule.operator import views as tile_views
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
 from spec_decode_bench.baselines.workloads.composition import in_sequence
@@ -57,7 +55,7 @@ def schedule_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
 )
 def schedule_of_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """A varlen schedule for a launch that is not varlen."""
-    return _with_schedule_of("flatten", point, x, out, views(point, out)["lens"].view(-1))
+    return _with_schedule_of("flatten", point, x, out, out.views(point)["lens"].view(-1))
 
 
 @variant(
@@ -73,7 +71,7 @@ def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping
 
     def launch():
         step()
-        return {**views(point, out), **tiles()}
+        return {**out.views(point), **tiles()}
 
     return launch
 
@@ -87,7 +85,7 @@ def skipped_planning(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
     """The consumer keeps using tiles that were planned for earlier lengths."""
     step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)))
     tile_point, tile_inputs, tile_outputs = tile_part(point, x, out)
-    tiles, persistent = fresh_tiles(tile_point, tile_inputs), tile_views(tile_point, tile_outputs)
+    tiles, persistent = fresh_tiles(tile_point, tile_inputs), tile_outputs.views(tile_point)
     planned_for = torch.full_like(x.seq_lens[:1], -1)
     plan = {name: torch.zeros_like(view) for name, view in persistent.items()}
 

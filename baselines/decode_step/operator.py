@@ -24,19 +24,20 @@ The schedules depend on seq_lens and query_start_loc only, so they need not wait
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
 from spec_decode_bench.baselines.decode_flatten import operator as decode_flatten
 from spec_decode_bench.baselines.decode_flatten.operator import Inputs, num_tokens
 from spec_decode_bench.baselines.decode_native import operator as decode_native
+from spec_decode_bench.baselines.decode_step.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.mla_tile_schedule import operator as mla_tile_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, field
 
 DECODE_PATH = Axis(
     "decode_path",
@@ -46,16 +47,21 @@ DECODE_PATH = Axis(
 )
 
 
-@dataclass(frozen=True)
 class Outputs(decode_flatten.Outputs):
-    """The buffers of decode_flatten, two of which the native path uses too, and those of the schedules:
+    """The buffers of decode_flatten, two of which the native path uses too, and those of the schedules."""
 
-    lens and decode_lens, [max_num_batched_tokens] int32; block_table, [rows, ceil(max_model_len / block_size)] int32.
-    """
+    schedule: I32["num_sms + 1", 2]
+    tile_scheduler_metadata: I32["num_sms", 8] = field(read="num_sm_parts")
+    num_splits: I32["max_num_seqs + 1"] = field(read="batch_size + 1")
 
-    schedule: torch.Tensor  # [num_sms + 1, 2] int32
-    tile_scheduler_metadata: torch.Tensor  # [num_sms, 8] int32
-    num_splits: torch.Tensor  # [max_num_seqs + 1] int32
+    def views(self, point: Point) -> dict[str, torch.Tensor]:
+        """What the indexer and the attention kernel read; block_table on the flatten path only."""
+        seen = super().views(point)
+        if point.decode_path == "native":
+            del seen["block_table"]
+            seen["lens"] = decode_native.Outputs(self.lens).views(point)["context_lens"]
+            seen["decode_lens"] = self.decode_lens[: point.batch_size]
+        return seen
 
 
 def num_queries(point: Point) -> int:
@@ -68,31 +74,13 @@ def schedule_point(point: Point, decode_path: str) -> Point:
     return paged_mqa_schedule.operator.complete({**point, "lens_layout": "1d" if decode_path == "flatten" else "2d"})
 
 
-def make_outputs(point: Point) -> Outputs:
-    return Outputs(
-        **vars(decode_flatten.make_outputs(point)),
-        **vars(paged_mqa_schedule.make_outputs(schedule_point(point, point.decode_path))),
-        **vars(mla_tile_schedule.make_outputs(point)),
-    )
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    """What the indexer and the attention kernel read; block_table on the flatten path only."""
-    if point.decode_path == "flatten":
-        lengths = decode_flatten.views(point, out)
-    else:
-        lens = decode_native.views(point, decode_native.Outputs(out.lens))["context_lens"]
-        lengths = {"lens": lens, "decode_lens": out.decode_lens[: point.batch_size]}
-    return lengths | {"schedule": out.schedule} | mla_tile_schedule.views(point, out)
-
-
 def _native_reference(point: Point, x: Inputs) -> dict[str, Expected]:
     """Lengths and rows per request. The rest of the two buffers, and the table, keep their contents."""
     size, capacity = point.batch_size, point.max_num_batched_tokens
     start = x.query_start_loc.tolist()
     rows = [start[b + 1] - start[b] for b in range(size)]
     decode_lens = torch.tensor(rows + [0] * (capacity - size), dtype=torch.int32)
-    table = torch.zeros_like(make_outputs(point).block_table)
+    table = torch.zeros_like(Outputs.empty(point).block_table)
     native = decode_native.reference(
         decode_native.operator.complete(point), decode_native.Inputs(x.seq_lens, decode_lens[:size])
     )
@@ -146,7 +134,7 @@ def native_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_na
 
 def schedule_part(point: Point, out: Outputs) -> tuple[Point, paged_mqa_schedule.Inputs, paged_mqa_schedule.Outputs]:
     """The paged-MQA schedule over the lengths that the step has written before, for paged_mqa_schedule."""
-    lens = paged_mqa_schedule.Inputs(views(point, out)["lens"])
+    lens = paged_mqa_schedule.Inputs(out.views(point)["lens"])
     return schedule_point(point, point.decode_path), lens, paged_mqa_schedule.Outputs(out.schedule)
 
 
@@ -158,11 +146,8 @@ def tile_part(
     return mla_tile_schedule.operator.complete(point), mla_tile_schedule.Inputs(x.seq_lens), outputs
 
 
-input_bytes = decode_flatten.input_bytes
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="decode_step",
     summary="all tables of a decode step: lengths, block table, paged-MQA schedule and tile schedule, "
     "flattened or native",
     axes=(
@@ -179,6 +164,12 @@ operator = Operator.of_module(
     ),
     make_inputs=decode_flatten.make_inputs,
     indices={"lens": ("b", "j")},  # on the native path; on the flatten path it has one dimension
+    inputs=Inputs,
+    outputs=Outputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     rules=(
         *mla_tile_schedule.operator.rules,

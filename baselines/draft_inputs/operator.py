@@ -32,17 +32,17 @@ later reads state from the inputs; an engine passes one array as both.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from spec_decode_bench.baselines.draft_inputs.cases import CONTENTS
+from spec_decode_bench.baselines.draft_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32
 from spec_decode_bench.baselines.workloads.written import Written, as_arrays
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I16, I32, I64, Tensors, field
 
 DRAFT_PASS = Axis(
     "draft_pass", axes.choice("first", "second", "later"), "first", "which of the drafter's passes gets its inputs"
@@ -68,40 +68,56 @@ RULES = (
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Tensors that a pass does not read are None. sampled: the pass's argmax."""
+def _first(point: Point) -> bool:
+    return point.draft_pass == "first"
 
-    query_start_loc: torch.Tensor  # [R + 1] int32, of the target's step
-    seq_lens: torch.Tensor  # [B] int32, rejected drafts included
-    num_rejected: torch.Tensor  # [B] int32
-    current_draft_step: torch.Tensor  # [1] int64, 1 .. k - 1: the pass that has run
-    target_input_ids: torch.Tensor | None = None  # [max_num_batched_tokens] int32
-    target_positions: torch.Tensor | None = None  # [max_num_batched_tokens] int64
-    idx_mapping: torch.Tensor | None = None  # [B] int64
-    num_sampled: torch.Tensor | None = None  # [B] int32
-    last_sampled_tokens: torch.Tensor | None = None  # [R] int64, by slot
-    next_prefill_tokens: torch.Tensor | None = None  # [R] int32, by slot
-    draft_tokens: torch.Tensor | None = None  # [B, k] int64
-    sampled: torch.Tensor | None = None  # [B] int64
-    positions_before: torch.Tensor | None = None  # [B] int64
-    sample_src_positions_before: torch.Tensor | None = None  # [B] int64
-    seq_lens_before: torch.Tensor | None = None  # [B] int32
-    hidden_states_before: torch.Tensor | None = None  # [B, hidden_size] int16
+
+def _further(point: Point) -> bool:
+    return not _first(point)
+
+
+def _second(point: Point) -> bool:
+    return point.draft_pass == "second"
+
+
+def _later(point: Point) -> bool:
+    return point.draft_pass == "later"
+
+
+def _not_later(point: Point) -> bool:
+    return not _later(point)
+
+
+class Inputs(Tensors):
+    query_start_loc: I32["max_num_seqs + 1"]  # of the target's step
+    seq_lens: I32["batch_size"]  # rejected drafts included
+    num_rejected: I32["batch_size"]
+    current_draft_step: I64[1]  # 1 .. k - 1: the pass that has run
+    target_input_ids: I32["max_num_batched_tokens"] = field(where=_first)
+    target_positions: I64["max_num_batched_tokens"] = field(where=_first)
+    idx_mapping: I64["batch_size"] = field(where=_first)
+    num_sampled: I32["batch_size"] = field(where=_first)
+    last_sampled_tokens: I64["max_num_seqs"] = field(where=_first)  # by slot
+    next_prefill_tokens: I32["max_num_seqs"] = field(where=_first)  # by slot
+    draft_tokens: I64["batch_size", "next_n - 1"] = field(where=_second)
+    sampled: I64["batch_size"] = field(where=_later)  # the argmax of the pass that has run
+    positions_before: I64["batch_size"] = field(where=_further)
+    sample_src_positions_before: I64["batch_size"] = field(where=_later)
+    seq_lens_before: I32["batch_size"] = field(where=_later)
+    hidden_states_before: I16["batch_size", "hidden_size"] = field(where=_later)
     num_tokens: int = 0  # A, as the host counts them
 
 
-@dataclass(frozen=True)
-class Outputs:
-    input_ids: torch.Tensor  # [max_num_batched_tokens] int32
-    positions: torch.Tensor  # [max_num_batched_tokens] int64
-    seq_lens: torch.Tensor  # [R] int32
-    query_start_loc: torch.Tensor | None = None  # [R + 1] int32; first and second
-    last_token_indices: torch.Tensor | None = None  # [R] int64; first
-    current_draft_step: torch.Tensor | None = None  # [1] int64; first
-    sample_src_positions: torch.Tensor | None = None  # [R] int64; second and later
-    draft_tokens: torch.Tensor | None = None  # [R, k] int64; later
-    hidden_states: torch.Tensor | None = None  # [R, hidden_size] int16; later
+class Outputs(Tensors):
+    input_ids: I32["max_num_batched_tokens"]
+    positions: I64["max_num_batched_tokens"]
+    seq_lens: I32["max_num_seqs"]
+    query_start_loc: I32["max_num_seqs + 1"] = field(where=_not_later)
+    last_token_indices: I64["max_num_seqs"] = field(where=_first)
+    current_draft_step: I64[1] = field(where=_first)
+    sample_src_positions: I64["max_num_seqs"] = field(where=_further)
+    draft_tokens: I64["max_num_seqs", "next_n - 1"] = field(where=_later)
+    hidden_states: I16["max_num_seqs", "hidden_size"] = field(where=_later)
 
 
 @axes.with_contents(CONTENTS)
@@ -146,29 +162,9 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    slots_, tokens, which = point.max_num_seqs, point.max_num_batched_tokens, point.draft_pass
-    empty = lambda dtype, *shape: torch.empty(*shape, dtype=dtype)  # noqa: E731
-    return Outputs(
-        input_ids=empty(torch.int32, tokens),
-        positions=empty(torch.int64, tokens),
-        seq_lens=empty(torch.int32, slots_),
-        query_start_loc=None if which == "later" else empty(torch.int32, slots_ + 1),
-        last_token_indices=empty(torch.int64, slots_) if which == "first" else None,
-        current_draft_step=empty(torch.int64, 1) if which == "first" else None,
-        sample_src_positions=None if which == "first" else empty(torch.int64, slots_),
-        draft_tokens=empty(torch.int64, slots_, point.next_n - 1) if which == "later" else None,
-        hidden_states=empty(torch.int16, slots_, point.hidden_size) if which == "later" else None,
-    )
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    return {name: buffer for name, buffer in vars(out).items() if buffer is not None}
-
-
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     rows, capacity, most, k = len(x.seq_lens), point.max_num_seqs, point.max_model_len, point.next_n - 1
-    x, written = as_arrays(x), Written(views(point, make_outputs(point)))
+    x, written = as_arrays(x), Written(vars(Outputs.empty(point)))
     put = written.put
     advance, starts = int(point.advance == "yes"), x.query_start_loc.tolist()
     for b in range(rows):
@@ -228,18 +224,18 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 8 + rows * (16 if last else 16 + 8 + 8 + 4 + 4 + 8 + 8 + 4 + 4 * point.hidden_size)
 
 
-def input_bytes(point: Point) -> int:
-    of_pass = {
-        "first": 12 * point.max_num_batched_tokens,
-        "second": 8 * point.batch_size * point.next_n,
-        "later": 2 * point.max_num_seqs * point.hidden_size,
-    }
-    return of_pass[point.draft_pass]
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="draft_inputs",
     summary="inputs of a drafter's passes: tokens shifted by one, then one token per request and pass",
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     redundant=slots.redundant,
 )

@@ -23,14 +23,14 @@ are not counted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from spec_decode_bench.baselines.compute_slot_mappings import operator as compute_slot_mappings
 from spec_decode_bench.baselines.draft_inputs import operator as draft_inputs
-from spec_decode_bench.baselines.draft_passes.cases import CONTENTS
+from spec_decode_bench.baselines.draft_passes.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from spec_decode_bench.baselines.workloads import axes
@@ -39,6 +39,7 @@ from spec_decode_bench.baselines.workloads.composition import part_point
 from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors, field
 
 INDEXER = Axis(
     "indexer",
@@ -80,27 +81,25 @@ def with_indexer(point: Point) -> bool:
     return point.indexer != "none"
 
 
-@dataclass(frozen=True)
-class Inputs:
-    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
-    seq_lens: torch.Tensor  # [B] int32, of the target's step, rejected drafts included; 0 in padding rows
-    num_rejected: torch.Tensor  # [B] int32
-    tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    table_starts: torch.Tensor  # [G] int64
-    widths: torch.Tensor  # [G] int64
-    block_sizes: torch.Tensor  # [G] int32
-    enabled: torch.Tensor  # [G] bool
-    sharded: torch.Tensor  # [G] bool, all false: one context-parallel rank
+class Inputs(Tensors):
+    idx_mapping: I64["batch_size"]  # request slot; -1 = padding, behind all others
+    seq_lens: I32["batch_size"]  # of the target's step, rejected drafts included; 0 in padding rows
+    num_rejected: I32["batch_size"]
+    tables: I32[slots.table_entries]  # by slot: group g is [R, widths[g]] from starts[g] on
+    table_starts: I64["num_groups"]
+    widths: I64["num_groups"]
+    block_sizes: I32["num_groups"]
+    enabled: Bool["num_groups"]
+    sharded: Bool["num_groups"]  # all false: one context-parallel rank
 
 
-@dataclass(frozen=True)
-class Outputs:
-    positions: torch.Tensor  # [k - 1, R] int64
-    seq_lens: torch.Tensor  # [k - 1, R] int32
-    sample_src_positions: torch.Tensor  # [k - 1, R] int64
-    slot_mappings: torch.Tensor  # [k - 1, G, R] int64
-    query_start_loc: torch.Tensor  # [R + 1] int32
-    schedule: torch.Tensor | None = None  # [k - 1, num_sms + 1, 2] int32
+class Outputs(Tensors):
+    positions: I64[passes, "max_num_seqs"]
+    seq_lens: I32[passes, "max_num_seqs"]
+    sample_src_positions: I64[passes, "max_num_seqs"]
+    slot_mappings: I64[passes, "num_groups", "max_num_seqs"]
+    query_start_loc: I32["max_num_seqs + 1"]
+    schedule: I32[passes, "num_sms + 1", 2] = field(where=with_indexer)
 
 
 @axes.with_contents(CONTENTS)
@@ -126,22 +125,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         enabled=~groups,
         sharded=groups,
     )
-
-
-def make_outputs(point: Point) -> Outputs:
-    count, capacity = passes(point), point.max_num_seqs
-    return Outputs(
-        positions=torch.empty(count, capacity, dtype=torch.int64),
-        seq_lens=torch.empty(count, capacity, dtype=torch.int32),
-        sample_src_positions=torch.empty(count, capacity, dtype=torch.int64),
-        slot_mappings=torch.empty(count, point.num_groups, capacity, dtype=torch.int64),
-        query_start_loc=torch.empty(capacity + 1, dtype=torch.int32),
-        schedule=torch.empty(count, point.num_sms + 1, 2, dtype=torch.int32) if with_indexer(point) else None,
-    )
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    return {name: buffer for name, buffer in vars(out).items() if buffer is not None}
 
 
 # --- point, inputs and outputs for the variants of the parts, pass i of 1 .. k - 1 ------------------------------------
@@ -209,8 +192,8 @@ def _pass_inputs(
 # Not a Composition: its parts run once per pass, on slices, and a pass reads what the one before it has written.
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """The references of the parts, pass after pass: nothing of the closed form."""
-    out, real = make_outputs(point), slots.num_real(point)
-    value = {name: torch.zeros_like(buffer) for name, buffer in views(point, out).items()}
+    out, real = Outputs.empty(point), slots.num_real(point)
+    value = {name: torch.zeros_like(buffer) for name, buffer in out.views(point).items()}
     written, before = Outputs(**value), {}
     value["query_start_loc"].copy_(torch.arange(point.max_num_seqs + 1).clamp(max=real))
     for i in range(1, passes(point) + 1):
@@ -243,13 +226,19 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return real * (8 + 4 + 4) + 4 * entries + 21 * point.num_groups + written + schedules
 
 
-input_bytes = slots.table_bytes
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="draft_passes",
     summary="metadata of a drafter's passes 2 .. k at once: positions, lengths, keys, slots, the indexer's schedules",
     indices={"slot_mappings": ("i", "g", "b")},
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     redundant=slots.redundant,
 )

@@ -21,15 +21,16 @@ num_blocks is in pinned host memory upstream (``memory: uva``), so a kernel's fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import torch
 
+from spec_decode_bench.baselines.gather_block_tables.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.decode_batch import int32
 from spec_decode_bench.baselines.workloads.written import as_arrays
-from spec_decode_bench.harness.contract import UVA, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 
 WINDOW = Axis(
     "window",
@@ -61,24 +62,26 @@ RULES = (
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    idx_mapping: torch.Tensor  # [B] int64, request slot of every real row, distinct
-    tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    num_computed_tokens: torch.Tensor  # [R] int32, tokens computed before the step
-    starts: torch.Tensor  # [G] int64
-    widths: torch.Tensor  # [G] int64, row strides of both tables
-    block_sizes: torch.Tensor  # [G] int32
-    reach: torch.Tensor  # [G] int32, 0 = no window
-    num_blocks_device: torch.Tensor | None  # [G, R] int32, blocks owned
-    num_blocks_host: torch.Tensor | None = field(metadata=UVA)  # the same in pinned memory, where memory = uva
+class Inputs(Tensors):
+    idx_mapping: I64[slots.num_real]  # request slot of every real row, distinct
+    tables: I32[slots.table_entries]  # by slot: group g is [R, widths[g]] from starts[g] on
+    num_computed_tokens: I32["max_num_seqs"]  # tokens computed before the step
+    starts: I64["num_groups"]
+    widths: I64["num_groups"]  # row strides of both tables
+    block_sizes: I32["num_groups"]
+    reach: I32["num_groups"]  # 0 = no window
+    num_blocks_device: I32["num_groups", "max_num_seqs"] = field(where=slots.on_device)  # blocks owned
+    num_blocks_host: I32["num_groups", "max_num_seqs"] = field(uva=True, where=slots.on_host)
 
     num_blocks = slots.in_either_memory("num_blocks")
 
 
-@dataclass(frozen=True)
-class Outputs:
-    block_tables: torch.Tensor  # flat int32, in batch order, laid out like the tables by slot
+class Outputs(Tensors):
+    block_tables: I32[slots.table_entries]  # in batch order, laid out like the tables by slot
+
+    def views(self, point: Point) -> dict[str, torch.Tensor]:
+        tables = slots.group_tables(point, self.block_tables)
+        return {f"group {g}": table[: point.batch_size] for g, table in enumerate(tables)}
 
 
 def reaches(point: Point) -> list[int]:
@@ -104,15 +107,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         reach=int32(reaches(point)),
         **slots.placed(point, num_blocks=slots.num_blocks(point, step)),
     )
-
-
-def make_outputs(point: Point) -> Outputs:
-    return Outputs(torch.empty(slots.table_starts(point)[-1], dtype=torch.int32))
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    tables = slots.group_tables(point, out.block_tables)
-    return {f"group {g}": table[: point.batch_size] for g, table in enumerate(tables)}
 
 
 def _null_columns(x: Inputs, g: int, s: int) -> int:
@@ -151,13 +145,18 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (entries + counts * len(x.idx_mapping)) + 8 * len(x.idx_mapping) + 24 * point.num_groups
 
 
-def input_bytes(point: Point) -> int:
-    return slots.table_bytes(point) + 4 * point.max_num_seqs * (1 + point.num_groups)
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="gather_block_tables",
     summary="block tables by request slot -> batch order, windows masked, stale rows cleared",
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     redundant=slots.redundant,
 )

@@ -23,15 +23,16 @@ Runs once per indexer layer and prefill chunk (61 layers in DeepSeek-V3.2). A pu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from spec_decode_bench.baselines.k_quant_gather.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
-from spec_decode_bench.baselines.workloads.decode_batch import make_block_table, table_bytes
+from spec_decode_bench.baselines.workloads.decode_batch import make_block_table
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, U8, Tensors, field
 
 #: Workspace rows past N, so that a write past N is detected.
 SPARE_ROWS = 8
@@ -102,19 +103,38 @@ RULES = (
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    kv_cache: torch.Tensor  # [num_blocks, block_size, head_dim + scale bytes] uint8, stride(0) >= bytes of a block
-    block_table: torch.Tensor  # [B, table_columns] int32, stride(0) >= table_columns; unused columns hold no valid id
-    cu_seq_lens: torch.Tensor  # [B + 1] int32, starts at 0, non-decreasing, exact; equal neighbours = empty request
-    seq_lens: torch.Tensor  # [B] int32, the differences of cu_seq_lens, for kernels that add lengths up themselves
+def _num_blocks(point: Point) -> int:
+    """The most that N tokens of B requests can use, plus spares."""
+    return 1 + point.chunk_tokens // point.block_size + point.batch_size + SPARE_BLOCKS
+
+
+def _row_bytes(point: Point) -> int:
+    return point.head_dim + scale_bytes(point)
+
+
+def _block_stride(point: Point) -> int:
+    return point.block_size * _row_bytes(point) + point.page_padding
+
+
+def _workspace_rows(point: Point) -> int:
+    return point.chunk_tokens + SPARE_ROWS
+
+
+class Inputs(Tensors):
+    # random bytes, also in blocks that no request owns
+    kv_cache: U8[_num_blocks, "block_size", _row_bytes] = field(strided=_block_stride)
+    # unused columns hold no valid id
+    block_table: I32["batch_size", "table_columns"] = field(strided="table_columns + table_padding")
+    cu_seq_lens: I32["batch_size + 1"]  # starts at 0, non-decreasing, exact; equal neighbours = empty request
+    seq_lens: I32["batch_size"]  # the differences of cu_seq_lens, for kernels that add lengths up themselves
     num_tokens: int  # N >= cu_seq_lens[B]
 
 
-@dataclass(frozen=True)
-class Outputs:
-    k: torch.Tensor  # [N + SPARE_ROWS, head_dim] uint8, the bytes of fp8 values
-    scale: torch.Tensor  # [N + SPARE_ROWS, scale bytes] uint8, the bytes of fp32 scales
+class Outputs(Tensors):
+    """Workspaces of one chunk. In an engine they are a prefix of 40 * max_model_len rows (865 MB)."""
+
+    k: U8[_workspace_rows, "head_dim"] = field(read="chunk_tokens")  # the bytes of fp8 values
+    scale: U8[_workspace_rows, scale_bytes] = field(read="chunk_tokens")  # the bytes of fp32 scales
 
 
 def make_seq_lens(point: Point, seed: int) -> torch.Tensor:
@@ -133,20 +153,13 @@ def make_seq_lens(point: Point, seed: int) -> torch.Tensor:
     return torch.from_numpy(lens.astype(np.int32))
 
 
-def _cache_shape(point: Point) -> tuple[int, int]:
-    """Blocks, and bytes from one to the next."""
-    blocks = 1 + point.chunk_tokens // point.block_size + point.batch_size + SPARE_BLOCKS
-    return blocks, point.block_size * (point.head_dim + scale_bytes(point)) + point.page_padding
-
-
 def make_kv_cache(point: Point, seed: int) -> torch.Tensor:
     """uint8 [num_blocks, block_size, head_dim + scale bytes]; stride(0) includes page_padding.
 
-    num_blocks is the most that N tokens of B requests can use, plus spares. Every byte is random, also in blocks and
+    Every byte is random, also in blocks and
     rows that no request owns, so that a wrong row cannot equal the right one.
     """
-    row = point.head_dim + scale_bytes(point)
-    blocks, stride = _cache_shape(point)
+    row, blocks, stride = _row_bytes(point), _num_blocks(point), _block_stride(point)
     storage = np.random.default_rng([seed, 2]).integers(0, 256, blocks * stride, dtype=np.uint8)
     return torch.from_numpy(storage).as_strided((blocks, point.block_size, row), (stride, row, 1))
 
@@ -163,21 +176,8 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    """Workspaces of one chunk. In an engine they are a prefix of 40 * max_model_len rows (865 MB)."""
-    rows = point.chunk_tokens + SPARE_ROWS
-    return Outputs(
-        k=torch.empty(rows, point.head_dim, dtype=torch.uint8),
-        scale=torch.empty(rows, scale_bytes(point), dtype=torch.uint8),
-    )
-
-
-def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
-    return {"k": out.k[: point.chunk_tokens], "scale": out.scale[: point.chunk_tokens]}
-
-
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    out, size, width = make_outputs(point), point.block_size, scale_bytes(point)
+    out, size, width = Outputs.empty(point), point.block_size, scale_bytes(point)
     k, scale = torch.zeros_like(out.k), torch.zeros_like(out.scale)
     start = x.cu_seq_lens.tolist()
     for b in range(len(start) - 1):
@@ -201,14 +201,18 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 2 * sum(lens) * (point.head_dim + scale_bytes(point)) + 4 * entries
 
 
-def input_bytes(point: Point) -> int:
-    blocks, stride = _cache_shape(point)
-    return blocks * stride + table_bytes(point)
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="k_quant_gather",
     summary="values and scales of a prefill chunk's index keys, from the paged fp8 cache into contiguous workspaces",
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     phase="prefill",
     redundant=lambda p: "a batch of one request is uniform" if p.batch_size == 1 and p.seq_lens == "ragged" else None,

@@ -27,11 +27,11 @@ resets them (vLLM #50432), so vLLM copies a snapshot first. The copies themselve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from spec_decode_bench.baselines.mamba_align_step.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.context_lengths import plain
@@ -40,6 +40,7 @@ from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
 from spec_decode_bench.baselines.workloads.written import Written, as_arrays
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
+from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors, field
 
 PHASE = Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which end of a step this is")
 FRESH = Axis("fresh", axes.probability, 0.0, "share of the requests without a running state yet", plain)
@@ -47,31 +48,42 @@ AXES = slots.bounded(*slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, axe
 RULES = slots.STEP_RULES
 
 
-@dataclass(frozen=True)
-class Inputs:
+def _before_forward(point: Point) -> bool:
+    return point.phase == "before_forward"
+
+
+def table_columns(point: Point) -> int:
+    """W: blocks of the longest request and k scratch columns."""
+    return cdiv(point.max_model_len, point.mamba_block_size) + point.next_n - 1
+
+
+class Inputs(Tensors):
     """Tables are given twice, as in an engine: by slot and, gathered, by row."""
 
-    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding
-    num_computed_tokens: torch.Tensor  # [R] int32
-    state_columns_before: torch.Tensor  # [R] int32, column of the running state; -1 = none
-    num_accepted_tokens_before: torch.Tensor  # [R] int32, accepted drafts + 1, >= 1
-    query_start_loc: torch.Tensor | None = None  # [R + 1] int32; before_forward, as all that follow
-    seq_lens: torch.Tensor | None = None  # [B] int32; 0 in padding rows
-    slot_tables: torch.Tensor | None = None  # [G, R, W] int32, by slot
-    batch_tables: torch.Tensor | None = None  # [G, B, W] int32, by row; padding rows 0
+    idx_mapping: I64["batch_size"]  # request slot; -1 = padding
+    num_computed_tokens: I32["max_num_seqs"]
+    state_columns_before: I32["max_num_seqs"]  # column of the running state; -1 = none
+    num_accepted_tokens_before: I32["max_num_seqs"]  # accepted drafts + 1, >= 1
+    query_start_loc: I32["max_num_seqs + 1"] = field(where=_before_forward)
+    seq_lens: I32["batch_size"] = field(where=_before_forward)  # 0 in padding rows
+    slot_tables: I32["num_groups", "max_num_seqs", table_columns] = field(where=_before_forward)  # by slot
+    # by row; padding rows 0
+    batch_tables: I32["num_groups", "batch_size", table_columns] = field(where=_before_forward)
 
 
-@dataclass(frozen=True)
-class Outputs:
-    num_accepted_tokens: torch.Tensor  # [R] int32, by slot
-    moves: torch.Tensor  # [R, 3] int32, by row: column from, column to, shift
-    state_columns: torch.Tensor | None = None  # [R] int32, by slot; before_forward, as all that follow
-    source_columns: torch.Tensor | None = None  # [R] int32, by slot
-    source_offsets: torch.Tensor | None = None  # [R] int32, by slot
-    batch_accepted: torch.Tensor | None = None  # [R] int32, by row
-    state_slots: torch.Tensor | None = None  # [G, R, 1 + k] int32, by row
-    mask: torch.Tensor | None = None  # [R] bool, by row
-    starts: torch.Tensor | None = None  # [R + 1] int32, by row
+class Outputs(Tensors):
+    num_accepted_tokens: I32["max_num_seqs"]  # by slot
+    moves: I32["max_num_seqs", 3] = field(read="batch_size")  # by row: column from, column to, shift
+    state_columns: I32["max_num_seqs"] = field(where=_before_forward)  # by slot
+    source_columns: I32["max_num_seqs"] = field(where=_before_forward)  # by slot
+    source_offsets: I32["max_num_seqs"] = field(where=_before_forward)  # by slot
+    batch_accepted: I32["max_num_seqs"] = field(read="batch_size", where=_before_forward)  # by row
+    # by row
+    state_slots: I32["num_groups", "max_num_seqs", "next_n"] = field(
+        read=("num_groups", "batch_size"), where=_before_forward
+    )
+    mask: Bool["max_num_seqs"] = field(read="batch_size", where=_before_forward)  # by row
+    starts: I32["max_num_seqs + 1"] = field(read="batch_size + 1", where=_before_forward)  # by row
 
 
 #: Outputs before the forward pass only.
@@ -84,11 +96,6 @@ BEFORE_FORWARD = (
     "mask",
     "starts",
 )
-
-
-def table_columns(point: Point) -> int:
-    """W: blocks of the longest request and k scratch columns."""
-    return cdiv(point.max_model_len, point.mamba_block_size) + point.next_n - 1
 
 
 def running_states(
@@ -142,35 +149,8 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    capacity, int_ = point.max_num_seqs, lambda *shape: torch.empty(*shape, dtype=torch.int32)
-    shared = {"num_accepted_tokens": int_(capacity), "moves": int_(capacity, 3)}
-    if point.phase == "after_sampling":
-        return Outputs(**shared)
-    return Outputs(
-        **shared,
-        state_columns=int_(capacity),
-        source_columns=int_(capacity),
-        source_offsets=int_(capacity),
-        batch_accepted=int_(capacity),
-        state_slots=int_(point.num_groups, capacity, point.next_n),
-        mask=torch.empty(capacity, dtype=torch.bool),
-        starts=int_(capacity + 1),
-    )
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    rows = point.batch_size
-    found = {"num_accepted_tokens": out.num_accepted_tokens, "moves": out.moves[:rows]}
-    if point.phase == "before_forward":
-        found |= {name: getattr(out, name) for name in ("state_columns", "source_columns", "source_offsets")}
-        found |= {"batch_accepted": out.batch_accepted[:rows], "state_slots": out.state_slots[:, :rows]}
-        found |= {"mask": out.mask[:rows], "starts": out.starts[: rows + 1]}
-    return found
-
-
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    x, written = as_arrays(x), Written(vars(make_outputs(point)))
+    x, written = as_arrays(x), Written(vars(Outputs.empty(point)))
     put = written.put
 
     def move(b: int, *columns: int) -> None:
@@ -225,18 +205,23 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return rows * (8 + 5 * 4 + 5 * 4 + 12 + 1 + 4 + 8 * point.num_groups * point.next_n) + 8
 
 
-def input_bytes(point: Point) -> int:
-    rows = point.max_num_seqs + point.batch_size if point.phase == "before_forward" else 0
-    return 4 * point.num_groups * rows * table_columns(point)
-
-
 def in_place(point: Point) -> Mapping[str, str]:
     return {"num_accepted_tokens": "num_accepted_tokens_before", "state_columns": "state_columns_before"}
 
 
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="mamba_align_step",
     summary="columns, state slots of all groups and moves of recurrent states, by request slot",
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    in_place=in_place,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     redundant=slots.redundant,
 )

@@ -29,15 +29,17 @@ indices 0 and accepted 1. num_decodes is 0 on an idle data-parallel rank. Rows f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from spec_decode_bench.baselines.mamba_spec_metadata.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import mamba_steps as mamba
 from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID, int32
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
+from spec_decode_bench.harness.tensors import I32, Bool, Tensors, field
 
 PADDING = replace(
     axes.PADDING,
@@ -66,31 +68,45 @@ def redundant(point: Point) -> str | None:
     return axes.same_batch_elsewhere(point)
 
 
-@dataclass(frozen=True)
-class Inputs:
-    seq_lens: torch.Tensor  # [B] int32, including this step's tokens; 0 = padding request
-    query_start_loc: torch.Tensor  # [B + 1] int32
-    num_accepted_tokens: torch.Tensor  # [B] int32, accepted drafts + 1 of the previous step
-    request_slots: torch.Tensor  # [B] int32, stable while a request lives; 0 = padding request
-    fresh: torch.Tensor  # [B] bool, new or resumed: the anchor in its slot belongs to another request
-    anchors: torch.Tensor  # [max_num_seqs + 1] int32 by request slot, -1 = unknown
-    block_table: torch.Tensor  # [B, W] int32, or [B, 1 + k] in mode none; stride(0) >= its width
+def _keeps_all(point: Point) -> bool:
+    return point.cache_mode == "all"
+
+
+def _table_columns(point: Point) -> int:
+    return mamba.slots_per_step(point) if point.cache_mode == "none" else mamba.table_columns(point)
+
+
+def _table_stride(point: Point) -> int:
+    return mamba.slots_per_step(point) if point.cache_mode == "none" else mamba.table_stride(point)
+
+
+class Inputs(Tensors):
+    seq_lens: I32["batch_size"]  # including this step's tokens; 0 = padding request
+    query_start_loc: I32["batch_size + 1"]
+    num_accepted_tokens: I32["batch_size"]  # accepted drafts + 1 of the previous step
+    request_slots: I32["batch_size"]  # stable while a request lives; 0 = padding request
+    fresh: Bool["batch_size"]  # new or resumed: the anchor in its slot belongs to another request
+    anchors: I32["max_num_seqs + 1"]  # by request slot, -1 = unknown
+    block_table: I32["batch_size", _table_columns] = field(strided=_table_stride)
     num_decodes: int  # requests before padding
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """int32. Modes align and none have only the first two."""
+class Outputs(Tensors):
+    """Modes align and none have only the first two, and one table of slots, which serves both ways."""
 
-    input_slots: torch.Tensor  # [max_num_seqs, 1 + k]
-    num_accepted_tokens: torch.Tensor  # [max_num_seqs]
-    output_slots: torch.Tensor | None = None  # [max_num_seqs, 1 + k]
-    conv_input_slot: torch.Tensor | None = None  # [max_num_seqs]
-    conv_output_slot: torch.Tensor | None = None  # [max_num_seqs]
-    block_idx_last_scheduled_token: torch.Tensor | None = None  # [max_num_seqs]
-    block_idx_last_computed_token: torch.Tensor | None = None  # [max_num_seqs]
-    block_idx_last_scheduled_token_prev_step: torch.Tensor | None = None  # [max_num_seqs]
-    next_anchors: torch.Tensor | None = None  # [max_num_seqs + 1] by request slot; slot 0 is unused
+    input_slots: I32["max_num_seqs", "num_speculative_blocks + 1"] = field(read="batch_size")
+    num_accepted_tokens: I32["max_num_seqs"] = field(read="batch_size")
+    output_slots: I32["max_num_seqs", "num_speculative_blocks + 1"] = field(read="batch_size", where=_keeps_all)
+    conv_input_slot: I32["max_num_seqs"] = field(read="batch_size", where=_keeps_all)
+    conv_output_slot: I32["max_num_seqs"] = field(read="batch_size", where=_keeps_all)
+    block_idx_last_scheduled_token: I32["max_num_seqs"] = field(read="batch_size", where=_keeps_all)
+    block_idx_last_computed_token: I32["max_num_seqs"] = field(read="batch_size", where=_keeps_all)
+    block_idx_last_scheduled_token_prev_step: I32["max_num_seqs"] = field(read="batch_size", where=_keeps_all)
+    next_anchors: I32["max_num_seqs + 1"] = field(read=0, where=_keeps_all)  # by request slot; slot 0 is unused
+
+    def views(self, point: Point) -> dict[str, torch.Tensor]:
+        seen = super().views(point)
+        return seen if _keeps_all(point) else seen | {"output_slots": seen["input_slots"]}
 
 
 #: Outputs of mode ``all`` only, with one number per request.
@@ -125,31 +141,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         block_table=table,
         num_decodes=point.batch_size - axes.num_padding_requests(point),
     )
-
-
-def make_outputs(point: Point) -> Outputs:
-    def per_request(*shape: int) -> torch.Tensor:
-        return torch.empty(point.max_num_seqs, *shape, dtype=torch.int32)
-
-    slots = mamba.slots_per_step(point)
-    if point.cache_mode != "all":
-        return Outputs(input_slots=per_request(slots), num_accepted_tokens=per_request())
-    return Outputs(
-        input_slots=per_request(slots),
-        num_accepted_tokens=per_request(),
-        output_slots=per_request(slots),
-        next_anchors=torch.empty(point.max_num_seqs + 1, dtype=torch.int32),
-        **{name: per_request() for name in PER_REQUEST},
-    )
-
-
-def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
-    """Rows of the step's B requests, padding included. Rows are requests, not tokens."""
-    rows = {"input_slots": out.input_slots, "num_accepted_tokens": out.num_accepted_tokens}
-    rows["output_slots"] = out.output_slots if point.cache_mode == "all" else out.input_slots
-    if point.cache_mode == "all":
-        rows |= {name: getattr(out, name) for name in PER_REQUEST}
-    return {name: buffer[: point.batch_size] for name, buffer in rows.items()}
 
 
 def block_columns(point: Point, x: Inputs, b: int) -> tuple[int, int, int]:
@@ -210,18 +201,25 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (read + point.batch_size * (2 * slots + len(PER_REQUEST) + 1) + real) + real
 
 
-input_bytes = mamba.table_bytes
-
-
 def in_place(point: Point) -> Mapping[str, str]:
     return {"next_anchors": "anchors"}
 
 
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="mamba_spec_metadata",
     summary="state slots that a speculative decode step of Mamba layers reads and writes, "
     "and the anchor of the next step",
     indices={"input_slots": ("b", "j"), "output_slots": ("b", "j")},
+    axes=AXES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    in_place=in_place,
+    redundant=redundant,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     rules=(*mamba.RULES, axes.SEQS_FIT),
 )

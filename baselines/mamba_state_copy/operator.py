@@ -36,11 +36,11 @@ vLLM 0.22 decides on the host and builds lists of pointers (request x layer x st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from spec_decode_bench.baselines.mamba_state_copy.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes, request_slots
 from spec_decode_bench.baselines.workloads import mamba_steps as mamba
 from spec_decode_bench.baselines.workloads.decode_batch import (
@@ -51,7 +51,8 @@ from spec_decode_bench.baselines.workloads.decode_batch import (
     make_batch,
 )
 from spec_decode_bench.baselines.workloads.integers import cdiv
-from spec_decode_bench.harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I16, I32, I64, Tensors, field
 
 #: Taps of the causal convolution. Its state holds one column less, and k more for the drafts.
 CONV_WIDTH = 4
@@ -108,47 +109,12 @@ RULES = (
 HOST_COPIES = ("seq_lens", "query_start_loc", "state_columns", "num_draft_tokens", "block_table")
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """The sampler leaves num_accepted_tokens on the device only. Everything else follows from it and from what the
-    scheduler decided (block ids, drafts, columns), so a host that has waited for it knows the rest in both phases.
-    """
-
-    seq_lens: torch.Tensor  # [B] int32, including this step's tokens; 0 = padding request
-    query_start_loc: torch.Tensor  # [B + 1] int32
-    num_accepted_tokens: (
-        torch.Tensor
-    )  # [B] int32, of the previous step (before_forward) or of this one (after_sampling)
-    state_columns: torch.Tensor  # [B] int32, column of the running state; -1 = unknown
-    num_draft_tokens: torch.Tensor  # [B] int32, of this step
-    block_table: torch.Tensor  # [B, W] int32, stride(0) >= W, state slots; NULL where a request holds none
-    # With state = slots, the two counts are [R] by slot, and the table is [G, R, W].
-    conv_states: torch.Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two swapped in layout DS
-    ssm_states: torch.Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
-    seq_lens_cpu: torch.Tensor = field(metadata=HOST)
-    query_start_loc_cpu: torch.Tensor = field(metadata=HOST)
-    state_columns_cpu: torch.Tensor = field(metadata=HOST)
-    num_draft_tokens_cpu: torch.Tensor = field(metadata=HOST)
-    block_table_cpu: torch.Tensor = field(metadata=HOST)
-    idx_mapping: torch.Tensor | None = None  # [B] int64, request slot; -1 = none. With state = slots, as the next
-    num_computed_tokens: torch.Tensor | None = None  # [R] int32, before the step (before_forward) or after it
-
-    def sync_host_copies(self) -> None:
-        """Copies the tensors of HOST_COPIES to the host again, after they were edited."""
-        for name in HOST_COPIES:
-            getattr(self, f"{name}_cpu").copy_(getattr(self, name))
-
-
-@dataclass(frozen=True)
-class Outputs:
-    conv_states: torch.Tensor  # as in Inputs; an engine passes one pool as both
-    ssm_states: torch.Tensor  # as in Inputs
-    num_accepted_tokens: torch.Tensor  # [max_num_seqs] int32
-    state_columns: torch.Tensor | None = None  # [max_num_seqs] int32; before_forward only
-
-
 def by_slot(point: Point) -> bool:
     return point.state == "slots"
+
+
+def _before_forward(point: Point) -> bool:
+    return point.phase == "before_forward"
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -185,7 +151,63 @@ def num_slots(point: Point) -> int:
     return 1 + point.batch_size * slots_per_request(point)
 
 
+def _ssm_words(point: Point) -> int:
+    return point.ssm_state_bytes // 4
+
+
+def _num_counted(point: Point) -> int:
+    """Entries of the counts, by row or by slot."""
+    return point.max_num_seqs if by_slot(point) else point.batch_size
+
+
+def _table_shape(point: Point) -> tuple[int, ...]:
+    rows = (point.num_groups, point.max_num_seqs) if by_slot(point) else (point.batch_size,)
+    return (*rows, mamba.table_columns(point))
+
+
+def _table_stride(point: Point) -> int:
+    return mamba.table_stride(point) * (point.max_num_seqs if by_slot(point) else 1)
+
+
 # --- inputs and outputs -----------------------------------------------------------------------------------------------
+
+
+class Inputs(Tensors):
+    """The sampler leaves num_accepted_tokens on the device only. Everything else follows from it and from what the
+    scheduler decided (block ids, drafts, columns), so a host that has waited for it knows the rest in both phases.
+
+    With state = slots, the two counts are [R] by slot, and the table is [G, R, W].
+    """
+
+    seq_lens: I32["batch_size"]  # including this step's tokens; 0 = padding request
+    query_start_loc: I32["batch_size + 1"]
+    num_accepted_tokens: I32[_num_counted]  # of the previous step (before_forward) or of this one (after_sampling)
+    state_columns: I32[_num_counted]  # column of the running state; -1 = unknown
+    num_draft_tokens: I32["batch_size"]  # of this step
+    block_table: I32[_table_shape] = field(strided=_table_stride)  # state slots; NULL where a request holds none
+    conv_states: I16["num_layers", num_slots, conv_shape]
+    ssm_states: I32["num_layers", num_slots, _ssm_words]
+    seq_lens_cpu: I32["batch_size"] = field(host=True)
+    query_start_loc_cpu: I32["batch_size + 1"] = field(host=True)
+    state_columns_cpu: I32[_num_counted] = field(host=True)
+    num_draft_tokens_cpu: I32["batch_size"] = field(host=True)
+    block_table_cpu: I32[_table_shape] = field(host=True)
+    idx_mapping: I64["batch_size"] = field(where=by_slot)  # request slot; -1 = none
+    num_computed_tokens: I32["max_num_seqs"] = field(where=by_slot)  # before the step (before_forward) or after it
+
+    def sync_host_copies(self) -> None:
+        """Copies the tensors of HOST_COPIES to the host again, after they were edited."""
+        for name in HOST_COPIES:
+            getattr(self, f"{name}_cpu").copy_(getattr(self, name))
+
+
+class Outputs(Tensors):
+    """An engine passes the pools of Inputs."""
+
+    conv_states: I16["num_layers", num_slots, conv_shape]
+    ssm_states: I32["num_layers", num_slots, _ssm_words]
+    num_accepted_tokens: I32["max_num_seqs"] = field(read=_num_counted)
+    state_columns: I32["max_num_seqs"] = field(read=_num_counted, where=_before_forward)
 
 
 def make_step(point: Point, seed: int) -> dict[str, torch.Tensor]:
@@ -300,25 +322,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     return with_host_copies(**step | kept, conv_states=conv_states, ssm_states=ssm_states)
 
 
-def make_outputs(point: Point) -> Outputs:
-    pools, counts = (point.num_layers, num_slots(point)), point.max_num_seqs
-    before = point.phase == "before_forward"
-    return Outputs(
-        conv_states=torch.empty(*pools, *conv_shape(point), dtype=torch.int16),
-        ssm_states=torch.empty(*pools, point.ssm_state_bytes // 4, dtype=torch.int32),
-        num_accepted_tokens=torch.empty(counts, dtype=torch.int32),
-        state_columns=torch.empty(counts, dtype=torch.int32) if before else None,
-    )
-
-
-def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
-    counted = point.max_num_seqs if by_slot(point) else point.batch_size
-    counts = {"num_accepted_tokens": out.num_accepted_tokens[:counted]}
-    if point.phase == "before_forward":
-        counts["state_columns"] = out.state_columns[:counted]
-    return {"conv_states": out.conv_states, "ssm_states": out.ssm_states} | counts
-
-
 # --- reference --------------------------------------------------------------------------------------------------------
 
 
@@ -417,22 +420,24 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return moved
 
 
-def input_bytes(point: Point) -> int:
-    tables = mamba.table_bytes(point)
-    if by_slot(point):
-        tables = 4 * point.num_groups * point.max_num_seqs * (mamba.table_columns(point) + point.table_padding)
-    return 2 * tables + point.num_layers * num_slots(point) * state_bytes(point)  # tables also on the host
-
-
 def in_place(point: Point) -> Mapping[str, str]:
     """vLLM has one pool."""
     return {name: name for name in ("conv_states", "ssm_states")}
 
 
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="mamba_state_copy",
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",
     axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, *COPY_AXES),
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    in_place=in_place,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="pointer_lists",
     redundant=axes.same_batch_elsewhere,
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs, Outputs, operator, views
+from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs, Outputs, operator
 from spec_decode_bench.baselines.workloads import mamba_steps as mamba
 from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from spec_decode_bench.harness.contract import COMPILER, Point, variant
@@ -34,7 +34,7 @@ def _repeated(
 ) -> Callable[[], None]:
     # int64: every torch release accepts it as an index, and adding it to an int32 column converts in the same launch.
     offsets = torch.arange(mamba.slots_per_step(point), device=x.state_indices.device)
-    rows = views(point, out)
+    rows = out.views(point)
     first = x.block_idx_last_scheduled_token_prev_step if prev_step is None else prev_step
 
     def launch() -> None:
@@ -89,7 +89,7 @@ def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     waives="no_alloc",
 )
 def same_tensor(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
-    chain, rows = _once(point, x, out), views(point, out)
+    chain, rows = _once(point, x, out), out.views(point)
 
     def launch() -> Mapping[str, torch.Tensor]:
         chain()

@@ -14,14 +14,15 @@ first and writes all slots of the second. Padding requests have rows of NULL slo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
+from spec_decode_bench.baselines.mamba_state_gather.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import mamba_steps as mamba
 from spec_decode_bench.baselines.workloads.decode_batch import int32
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
+from spec_decode_bench.harness.tensors import I32, Tensors, field
 
 NUM_LAYERS = Axis(
     "num_layers",
@@ -32,20 +33,17 @@ NUM_LAYERS = Axis(
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    state_indices: torch.Tensor  # [B, W] int32, stride(0) >= W
-    block_idx_last_scheduled_token: torch.Tensor  # [B] int32
-    block_idx_last_scheduled_token_prev_step: torch.Tensor  # [B] int32
-    block_idx_last_computed_token: (
-        torch.Tensor
-    )  # [B] int32; equals prev_step unless the previous step fell back a block
+class Inputs(Tensors):
+    state_indices: I32["batch_size", mamba.table_columns] = field(strided=mamba.table_stride)
+    block_idx_last_scheduled_token: I32["batch_size"]
+    block_idx_last_scheduled_token_prev_step: I32["batch_size"]
+    # equals prev_step unless the previous step fell back a block
+    block_idx_last_computed_token: I32["batch_size"]
 
 
-@dataclass(frozen=True)
-class Outputs:
-    input_slots: torch.Tensor  # [max_num_seqs, 1 + k] int32
-    output_slots: torch.Tensor  # [max_num_seqs, 1 + k] int32
+class Outputs(Tensors):
+    input_slots: I32["max_num_seqs", "num_speculative_blocks + 1"] = field(read="batch_size")
+    output_slots: I32["max_num_seqs", "num_speculative_blocks + 1"] = field(read="batch_size")
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -61,15 +59,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         block_idx_last_scheduled_token_prev_step=int32(prev_step),
         block_idx_last_computed_token=int32(last_computed),
     )
-
-
-def make_outputs(point: Point) -> Outputs:
-    shape = (point.max_num_seqs, mamba.slots_per_step(point))
-    return Outputs(torch.empty(shape, dtype=torch.int32), torch.empty(shape, dtype=torch.int32))
-
-
-def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
-    return {"input_slots": out.input_slots[: point.batch_size], "output_slots": out.output_slots[: point.batch_size]}
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -97,14 +86,18 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (point.batch_size * (2 + 2 * slots) + entries)
 
 
-input_bytes = mamba.table_bytes
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="mamba_state_gather",
     summary="state slots of a speculative decode step, gathered in every Mamba layer or once for all of them",
     axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, NUM_LAYERS),
     indices={"input_slots": ("b", "j"), "output_slots": ("b", "j")},
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="per_layer_chain",
     rules=(*mamba.RULES, axes.SEQS_FIT),
     redundant=axes.same_batch_elsewhere,

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import torch
 
-from spec_decode_bench.baselines.mla_tile_schedule.operator import BLOCK_N, Inputs, Outputs, views
+from spec_decode_bench.baselines.mla_tile_schedule.operator import BLOCK_N, Inputs, Outputs
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import Point, variant
 
@@ -61,7 +61,7 @@ def _fields(begin: tuple, end: tuple, lengths: list[int], blocks: list[int], new
 @variant("mla_tile_schedule", waives=("no_sync", "graph_safe", "no_alloc"))
 def host_loop(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Lengths to the CPU, the greedy loop in Python, two fresh tensors, two copies into the persistent buffers."""
-    persistent = views(point, out)
+    persistent = out.views(point)
 
     def launch():
         rows, counts = _greedy_schedule(x.seq_lens.tolist(), point.num_sm_parts, point.overhead, point.layout == "new")
@@ -166,4 +166,4 @@ def fresh_copy(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Computes fresh tensors on the device and copies both, as vLLM has done since #35175, with operators instead of
     its kernel.
     """
-    return copied(views(point, out), fresh_tiles(point, x))
+    return copied(out.views(point), fresh_tiles(point, x))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from spec_decode_bench.baselines.mla_tile_schedule.chains import copied, fresh_copy, fresh_tiles
-from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts, views
+from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts
 from spec_decode_bench.harness.contract import Point, variant
 
 
@@ -46,13 +46,13 @@ def _new_layout(point: Point) -> str | None:
     skip=_new_layout,
 )
 def zero_length_without_block(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return copied(views(point, out), fresh_tiles(point, x, shortest=0))
+    return copied(out.views(point), fresh_tiles(point, x, shortest=0))
 
 
 @variant("mla_tile_schedule", defect="rows of parts without work are not written (vLLM's FlashMLA #3, #7)")
 def idle_parts_unwritten(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """They must start at request B, or a part runs the work of an earlier step."""
-    persistent, compute = views(point, out), fresh_tiles(point, x)
+    persistent, compute = out.views(point), fresh_tiles(point, x)
     held = persistent["tile_scheduler_metadata"]
 
     def working_parts():
@@ -73,4 +73,4 @@ def _one_part_new_layout(point: Point) -> str | None:
     skip=_one_part_new_layout,
 )
 def old_field_order(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return copied(views(point, out), fresh_tiles(point, x, new=False))
+    return copied(out.views(point), fresh_tiles(point, x, new=False))

@@ -36,15 +36,15 @@ request boundaries.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
-from spec_decode_bench.baselines.mla_tile_schedule.cases import CONTENTS
+from spec_decode_bench.baselines.mla_tile_schedule.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.decode_batch import make_batch
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, Tensors, field
 
 #: KV tokens of a block of work, independent of the page size of the cache.
 BLOCK_N = 64
@@ -82,35 +82,20 @@ OVERHEAD = Axis(
 MAX_NUM_SEQS = Axis("max_num_seqs", axes.whole(1), 1024, "requests the server admits; num_splits holds one entry more")
 
 
-@dataclass(frozen=True)
-class Inputs:
-    seq_lens: torch.Tensor  # [B] int32; 0 = padding request
+class Inputs(Tensors):
+    seq_lens: I32["batch_size"]  # 0 = padding request
 
 
-@dataclass(frozen=True)
-class Outputs:
-    tile_scheduler_metadata: torch.Tensor  # [num_sms, 8] int32
-    num_splits: torch.Tensor  # [max_num_seqs + 1] int32
+class Outputs(Tensors):
+    """FlashMLA reads a row for each part, and the split counts of B requests."""
+
+    tile_scheduler_metadata: I32["num_sms", 8] = field(read="num_sm_parts")
+    num_splits: I32["max_num_seqs + 1"] = field(read="batch_size + 1")
 
 
 @axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     return Inputs(make_batch(point, seed).seq_lens)
-
-
-def make_outputs(point: Point) -> Outputs:
-    return Outputs(
-        tile_scheduler_metadata=torch.empty(point.num_sms, 8, dtype=torch.int32),
-        num_splits=torch.empty(point.max_num_seqs + 1, dtype=torch.int32),
-    )
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    """What FlashMLA reads: a row for each part, split counts of B requests."""
-    return {
-        "tile_scheduler_metadata": out.tile_scheduler_metadata[: point.num_sm_parts],
-        "num_splits": out.num_splits[: point.batch_size + 1],
-    }
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
@@ -160,12 +145,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (2 * point.batch_size + 1 + point.num_sm_parts * FIELDS[point.layout])
 
 
-def input_bytes(point: Point) -> int:
-    return 4 * point.batch_size
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="mla_tile_schedule",
     summary="FlashMLA's split-KV schedule: B requests over P parts, long ones split, short ones packed",
     axes=(
         axes.BATCH_SIZE,
@@ -182,6 +163,13 @@ operator = Operator.of_module(
         MAX_NUM_SEQS,
         axes.contents(CONTENTS),
     ),
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="fresh_copy",
     rules=(
         *axes.DECODE_STEP_RULES,

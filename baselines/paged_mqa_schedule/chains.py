@@ -12,7 +12,6 @@ from spec_decode_bench.baselines.paged_mqa_schedule.operator import (
     Outputs,
     operator,
     request_lens,
-    views,
     with_indices,
 )
 from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
@@ -81,7 +80,7 @@ def chain_of(point: Point) -> MakeTable:
 def copy_fresh(point: Point, x: Inputs, out: Outputs, make_table: MakeTable | None = None) -> Callable[[], None]:
     """A fresh table, as upstream's call returns it, then a copy into the persistent one."""
     make_table = make_table or chain_of(point)
-    lens, target = request_lens(x), views(point, out)["schedule"]
+    lens, target = request_lens(x), out.views(point)["schedule"]
     num_sms, atoms, is_back = point.num_sms, point.atoms, point.remainder == "back"
     if with_indices(point):
         atoms = x.indices

@@ -27,16 +27,16 @@ it makes; where the table has room for more (``table_rows``, vLLM 0.33), rows be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 
-from spec_decode_bench.baselines.paged_mqa_schedule.cases import CONTENTS
+from spec_decode_bench.baselines.paged_mqa_schedule.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.decode_batch import Batch, make_batch
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, Tensors, field
 
 #: KV tokens of one segment: four blocks of 64.
 SEGMENT = 256
@@ -78,19 +78,24 @@ TABLE_ROWS = Axis(
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    context_lens: torch.Tensor  # int32 [B], or [B, L] with the request's length in the last column; [T] with indices
-    indices: torch.Tensor | None = None  # int32 [T], T = B * L: the request of each token, an id of its own for padding
-
-
-@dataclass(frozen=True)
-class Outputs:
-    schedule: torch.Tensor  # [table_rows, 2] int32
-
-
 def with_indices(point: Point) -> bool:
     return point.indices == "yes"
+
+
+def _lens_shape(point: Point) -> tuple[int, ...]:
+    if with_indices(point):
+        return (point.batch_size * point.max_decode_len,)
+    return (point.batch_size, point.max_decode_len) if point.lens_layout == "2d" else (point.batch_size,)
+
+
+class Inputs(Tensors):
+    context_lens: I32[_lens_shape]  # [B], or [B, L] with the request's length in the last column; [T] with indices
+    # T = B * L: the request of each token, an id of its own for padding
+    indices: I32["batch_size * max_decode_len"] = field(where=with_indices)
+
+
+class Outputs(Tensors):
+    schedule: I32["table_rows", 2] = field(read="num_sms + 1")
 
 
 def request_lens(x: Inputs) -> torch.Tensor:
@@ -118,15 +123,7 @@ def _by_token(point: Point, batch: Batch) -> Inputs:
     lens, indices = torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens) + point.batch_size - len(owner)
     lens[: len(owner)] = (batch.seq_lens[owner] - ahead).clamp(min=0)
     indices[: len(owner)] = owner
-    return Inputs(lens.int() // point.compress_ratio, indices.int())
-
-
-def make_outputs(point: Point) -> Outputs:
-    return Outputs(torch.empty(point.table_rows, 2, dtype=torch.int32))
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    return {"schedule": out.schedule[: point.num_sms + 1]}
+    return Inputs(lens.int() // point.compress_ratio, indices=indices.int())
 
 
 def runs(x: Inputs) -> list[tuple[int, int]]:
@@ -183,12 +180,8 @@ def same_elsewhere(point: Point) -> str | None:
     return axes.same_batch_elsewhere(point)
 
 
-def input_bytes(point: Point) -> int:
-    return 4 * point.batch_size * point.max_decode_len
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="paged_mqa_schedule",
     summary="the KV segments of a batch cut into one contiguous, nearly equal piece per SM, for paged MQA logits",
     axes=(
         *axes.DECODE_STEP,
@@ -201,6 +194,13 @@ operator = Operator.of_module(
         TABLE_ROWS,
         axes.contents(CONTENTS),
     ),
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     rules=(
         *axes.DECODE_STEP_RULES,

@@ -28,17 +28,17 @@ vLLM 0.33 takes three launches for it. prompt_lens and all_token_ids are in pinn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from spec_decode_bench.baselines.post_update.cases import CONTENTS
+from spec_decode_bench.baselines.post_update.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32
 from spec_decode_bench.baselines.workloads.written import Written, as_arrays
-from spec_decode_bench.harness.contract import UVA, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 
 #: int64 between two rows of the sampler's tokens that are no tokens.
 ROW_PADDING = 3
@@ -70,42 +70,49 @@ RULES = (
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = filtered
-    cu_num_logits: torch.Tensor  # [B + 1] int32, starts of the rows' logits
-    query_start_loc: torch.Tensor  # [R + 1] int32
-    seq_lens: torch.Tensor  # [B] int32, after the step, rejected drafts included
-    num_sampled: torch.Tensor  # [B] int32, tokens the sampler produced
-    sampled_tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left; junk from num_sampled on
-    num_computed_tokens: torch.Tensor  # [R] int32
-    total_len: torch.Tensor  # [R] int32, tokens of the history
-    new_drafts: torch.Tensor | None  # [B, k] int64
-    output_bin_counts: torch.Tensor | None  # [R, vocab_size] int32
-    prompt_lens_device: torch.Tensor | None  # [R] int32
-    prompt_lens_host: torch.Tensor | None = field(metadata=UVA)  # the same in pinned memory, where memory = uva
+def _has_drafts(point: Point) -> bool:
+    return point.new_drafts == "yes" and point.next_n > 1
+
+
+def with_penalties(point: Point) -> bool:
+    return point.penalties == "on"
+
+
+def tokens_stride(point: Point) -> int:
+    return point.next_n + ROW_PADDING
+
+
+class Inputs(Tensors):
+    idx_mapping: I64["batch_size"]  # request slot; -1 = filtered
+    cu_num_logits: I32["batch_size + 1"]  # starts of the rows' logits
+    query_start_loc: I32["max_num_seqs + 1"]
+    seq_lens: I32["batch_size"]  # after the step, rejected drafts included
+    num_sampled: I32["batch_size"]  # tokens the sampler produced
+    # packed left; junk from num_sampled on
+    sampled_tokens: I64["batch_size", "next_n"] = field(strided=tokens_stride)
+    num_computed_tokens: I32["max_num_seqs"]
+    total_len: I32["max_num_seqs"]  # tokens of the history
+    new_drafts: I64["batch_size", "next_n - 1"] = field(where=_has_drafts)
+    output_bin_counts: I32["max_num_seqs", "vocab_size"] = field(where=with_penalties)
+    prompt_lens_device: I32["max_num_seqs"] = field(where=slots.on_device)
+    prompt_lens_host: I32["max_num_seqs"] = field(uva=True, where=slots.on_host)
 
     prompt_lens = slots.in_either_memory("prompt_lens")
 
 
-@dataclass(frozen=True)
-class Outputs:
-    num_sampled: torch.Tensor  # [R] int32, by row
-    num_rejected: torch.Tensor  # [R] int32, by row
-    num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all that follow
-    total_len: torch.Tensor  # [R] int32
-    last_sampled_tokens: torch.Tensor  # [R] int64
-    num_accepted_tokens: torch.Tensor  # [R] int32
-    draft_tokens: torch.Tensor | None  # [R, k] int64
-    output_bin_counts: torch.Tensor | None  # [R, vocab_size] int32
-    all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
-    all_token_ids_host: torch.Tensor | None = field(metadata=UVA)
+class Outputs(Tensors):
+    num_sampled: I32["max_num_seqs"] = field(read="batch_size")  # by row
+    num_rejected: I32["max_num_seqs"] = field(read="batch_size")  # by row
+    num_computed_tokens: I32["max_num_seqs"]  # by slot, as all that follow
+    total_len: I32["max_num_seqs"]
+    last_sampled_tokens: I64["max_num_seqs"]
+    num_accepted_tokens: I32["max_num_seqs"]
+    draft_tokens: I64["max_num_seqs", "next_n - 1"] = field(where=_has_drafts)
+    output_bin_counts: I32["max_num_seqs", "vocab_size"] = field(where=with_penalties)
+    all_token_ids_device: I32["max_num_seqs", "history_len"] = field(where=slots.on_device)
+    all_token_ids_host: I32["max_num_seqs", "history_len"] = field(uva=True, where=slots.on_host)
 
     all_token_ids = slots.in_either_memory("all_token_ids")
-
-
-def _has_drafts(point: Point) -> bool:
-    return point.new_drafts == "yes" and point.next_n > 1
 
 
 @axes.with_contents(CONTENTS)
@@ -115,13 +122,13 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     logits = torch.diff(step.query_start_loc[: rows + 1]).numpy().astype(np.int64)
     logits[real - point.prefills : real] = 1
     sampled = 1 + np.minimum(accepted_drafts(rng, point.acceptance, rows, k), np.maximum(logits - 1, 0))
-    tokens = torch.full((rows, point.next_n + ROW_PADDING), slots.UNUSED)[:, : point.next_n]
+    tokens = torch.full((rows, tokens_stride(point)), slots.UNUSED)[:, : point.next_n]
     drawn = slots.token_ids(rng, point.vocab_size, rows, point.next_n)
     tokens.copy_(torch.where(torch.arange(point.next_n) < torch.from_numpy(sampled)[:, None], drawn, slots.UNUSED))
     idx_mapping = step.idx_mapping[:real].numpy()
     history = (rng.random(real) * (point.history_len - sampled[:real] + 1)).astype(np.int64)
     bins = None
-    if point.penalties == "on":
+    if with_penalties(point):
         bins = torch.from_numpy(rng.integers(0, 9, (point.max_num_seqs, point.vocab_size), dtype=np.int32))
     return Inputs(
         idx_mapping=step.idx_mapping,
@@ -138,40 +145,8 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    capacity, counts = point.max_num_seqs, [torch.empty(point.max_num_seqs, dtype=torch.int32) for _ in range(5)]
-    history = torch.empty(capacity, point.history_len, dtype=torch.int32)
-    return Outputs(
-        num_sampled=counts[0],
-        num_rejected=counts[1],
-        num_computed_tokens=counts[2],
-        total_len=counts[3],
-        last_sampled_tokens=torch.empty(capacity, dtype=torch.int64),
-        num_accepted_tokens=counts[4],
-        draft_tokens=torch.empty(capacity, point.next_n - 1, dtype=torch.int64) if _has_drafts(point) else None,
-        output_bin_counts=torch.empty(capacity, point.vocab_size, dtype=torch.int32)
-        if point.penalties == "on"
-        else None,
-        **slots.placed(point, all_token_ids=history),
-    )
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    rows = {"num_sampled": out.num_sampled[: point.batch_size], "num_rejected": out.num_rejected[: point.batch_size]}
-    by_slot = (
-        "num_computed_tokens",
-        "total_len",
-        "last_sampled_tokens",
-        "num_accepted_tokens",
-        "draft_tokens",
-        "output_bin_counts",
-        "all_token_ids",
-    )
-    return rows | {name: view for name in by_slot if (view := getattr(out, name)) is not None}
-
-
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    x, written = as_arrays(x), Written(vars(make_outputs(point)))
+    x, written = as_arrays(x), Written(vars(Outputs.empty(point)))
     put = written.put
     not_read = torch.zeros(point.max_num_seqs, dtype=torch.bool)
     history = "all_token_ids_device" if point.memory == "device" else "all_token_ids_host"
@@ -231,18 +206,24 @@ def redundant(point: Point) -> str | None:
     return slots.redundant(point)
 
 
-def input_bytes(point: Point) -> int:
-    bins = 4 * point.max_num_seqs * point.vocab_size if point.penalties == "on" else 0
-    return bins + 16 * point.batch_size * point.next_n
-
-
 def in_place(point: Point) -> Mapping[str, str]:
     """vLLM updates its counts where they are."""
     return {name: name for name in ("num_computed_tokens", "total_len", "output_bin_counts")}
 
 
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="post_update",
     summary="sampled tokens -> counts, history, penalties and last tokens of the request slots",
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    in_place=in_place,
+    redundant=redundant,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
 )

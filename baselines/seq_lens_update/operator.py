@@ -39,15 +39,16 @@ allocation, so they can be sent by three copies or by one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from spec_decode_bench.baselines.seq_lens_update.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.context_lengths import draw_lengths, plain
 from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32, num_query_tokens, query_lens
-from spec_decode_bench.harness.contract import HOST, UVA, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 
 #: Contents of buffer rows that no request had. A sum with it is recognisable, and never a legal length.
 UNUSED = 0x7FFFFF00
@@ -152,15 +153,32 @@ def redundant(point: Point) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Inputs:
-    prev_num_computed_tokens: torch.Tensor  # [max_num_seqs] int32, by rows of the previous step, or by slot
-    valid: torch.Tensor  # [max_num_seqs] int32, accepted drafts + 1, likewise; >= 1 if there were drafts
-    query_start_loc: torch.Tensor  # [B + 1] int32, exclusive prefix sum of num_scheduled
-    to_device: torch.Tensor = field(
-        metadata=UVA
-    )  # [2 B + P] int32: prev_pos or idx_mapping, num_computed_tokens_cpu, prev_drafts
-    num_scheduled: torch.Tensor = field(metadata=HOST)  # [B] int32, query tokens of this step
+def by_slot(point: Point) -> bool:
+    return point.state == "slots"
+
+
+def num_tokens(point: Point) -> int:
+    """A: query tokens of the step."""
+    decodes = num_query_tokens(point.decode_len, point.batch_size - point.prefills, point.max_decode_len)
+    return decodes + point.prefills * point.prefill_len
+
+
+def _num_to_device(point: Point) -> int:
+    """2 B + P; 3 B by slot."""
+    return 2 * point.batch_size + (point.batch_size if by_slot(point) else point.num_prev_reqs)
+
+
+def _num_counted(point: Point) -> int:
+    """Entries of the counts, by row or by slot."""
+    return point.max_num_seqs if by_slot(point) else point.batch_size
+
+
+class Inputs(Tensors):
+    prev_num_computed_tokens: I32["max_num_seqs"]  # by rows of the previous step, or by slot
+    valid: I32["max_num_seqs"]  # accepted drafts + 1, likewise; >= 1 if there were drafts
+    query_start_loc: I32["batch_size + 1"]  # exclusive prefix sum of num_scheduled
+    to_device: I32[_num_to_device] = field(uva=True)  # prev_pos or idx_mapping, num_computed_tokens_cpu, prev_drafts
+    num_scheduled: I32["batch_size"] = field(host=True)  # query tokens of this step
     num_tokens: int  # A, their sum
 
     @property
@@ -179,23 +197,12 @@ class Inputs:
         return self.to_device[2 * len(self.num_scheduled) :]
 
 
-@dataclass(frozen=True)
-class Outputs:
-    num_computed_tokens: torch.Tensor  # [max_num_seqs] int32
-    num_accepted: torch.Tensor  # [max_num_seqs] int32
-    seq_lens: torch.Tensor  # [max_num_seqs] int32
-    positions: torch.Tensor  # [max_num_batched_tokens] int64
-    seq_lens_cpu_upper_bound: torch.Tensor = field(metadata=HOST)  # [max_num_seqs] int32
-
-
-def by_slot(point: Point) -> bool:
-    return point.state == "slots"
-
-
-def num_tokens(point: Point) -> int:
-    """A: query tokens of the step."""
-    decodes = num_query_tokens(point.decode_len, point.batch_size - point.prefills, point.max_decode_len)
-    return decodes + point.prefills * point.prefill_len
+class Outputs(Tensors):
+    num_computed_tokens: I32["max_num_seqs"] = field(read=_num_counted)
+    num_accepted: I32["max_num_seqs"] = field(read=_num_counted)
+    seq_lens: I32["max_num_seqs"] = field(read="batch_size")
+    positions: I64["max_num_batched_tokens"] = field(read=num_tokens)
+    seq_lens_cpu_upper_bound: I32["max_num_seqs"] = field(host=True, read="batch_size")
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -246,26 +253,6 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    def per_request() -> torch.Tensor:
-        return torch.empty(point.max_num_seqs, dtype=torch.int32)
-
-    positions = torch.empty(point.max_num_batched_tokens, dtype=torch.int64)
-    return Outputs(per_request(), per_request(), per_request(), positions, per_request())
-
-
-def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
-    rows, tokens = point.batch_size, num_tokens(point)
-    counted = point.max_num_seqs if by_slot(point) else rows
-    return {
-        "num_computed_tokens": out.num_computed_tokens[:counted],
-        "num_accepted": out.num_accepted[:counted],
-        "seq_lens": out.seq_lens[:rows],
-        "positions": out.positions[:tokens],
-        "seq_lens_cpu_upper_bound": out.seq_lens_cpu_upper_bound[:rows],
-    }
-
-
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     capacity, tokens, rows = point.max_num_seqs, point.max_num_batched_tokens, point.batch_size
     before, valid, drafts = x.prev_num_computed_tokens.tolist(), x.valid.tolist(), x.prev_drafts.tolist()
@@ -306,18 +293,25 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * entries + 8 * x.num_tokens
 
 
-def input_bytes(point: Point) -> int:
-    return 4 * (5 * point.batch_size + 2 * point.max_num_seqs + point.num_prev_reqs)
-
-
 def in_place(point: Point) -> Mapping[str, str]:
     """By slot a count is updated where it is; by row it moves."""
     return {"num_computed_tokens": "prev_num_computed_tokens"} if by_slot(point) else {}
 
 
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="seq_lens_update",
     summary="accepted tokens of the previous step -> computed counts, lengths and positions on the device, "
     "a bound on the host",
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    in_place=in_place,
+    redundant=redundant,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
 )

@@ -16,19 +16,18 @@ vLLM 0.33 takes 4 launches, 6 with recurrent states; its copies of arrays for th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
-import torch
 
 from spec_decode_bench.baselines.draft_inputs import operator as draft_inputs
 from spec_decode_bench.baselines.mamba_align_step import operator as mamba_align_step
 from spec_decode_bench.baselines.post_update import operator as post_update
+from spec_decode_bench.baselines.step_epilogue.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.composition import Composition, Part, part_point
 from spec_decode_bench.baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from spec_decode_bench.harness.contract import UVA, Axis, Operator, Point
+from spec_decode_bench.harness.contract import Axis, Operator, Point
+from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 
 STATES = Axis("states", axes.choice("no", "yes"), "no", "whether the model has recurrent states")
 AXES = slots.composed(
@@ -72,13 +71,15 @@ update_part = Part(post_update, update_point)
 drafter_part = Part(
     draft_inputs,
     drafter_point,
-    reads={
-        "idx_mapping": lambda point, x, out: x.idx_mapping[: slots.num_real(point)],
-        "seq_lens": lambda point, x, out: x.seq_lens[: slots.num_real(point)],
-        "num_rejected": lambda point, x, out: out.num_rejected[: slots.num_real(point)],
-        "num_sampled": lambda point, x, out: out.num_sampled[: slots.num_real(point)],
+    reads={"num_rejected": "num_rejected", "num_sampled": "num_sampled"},
+    shared={
+        "idx_mapping": slots.num_real,
+        "query_start_loc": slots.num_real,
+        "seq_lens": slots.num_real,
+        "num_sampled": slots.num_real,
+        "num_rejected": slots.num_real,
+        "last_sampled_tokens": slots.num_real,
     },
-    shared=lambda point, x: slots.num_real(point) * (8 + 4 + 4 + 4 + 4 + 8),
 )
 #: Over the counts by slot that post_update has written; ``num_accepted_tokens`` in place. Columns are read and moves
 #: written.
@@ -86,36 +87,36 @@ states_part = Part(
     mamba_align_step,
     states_point,
     with_states,
-    reads={
-        "num_computed_tokens": lambda point, x, out: out.num_computed_tokens,
-        "num_accepted_tokens_before": lambda point, x, out: out.num_accepted_tokens,
-        "query_start_loc": lambda point, x, out: None,
-        "seq_lens": lambda point, x, out: None,
-    },
+    reads={"num_computed_tokens": "num_computed_tokens", "num_accepted_tokens_before": "num_accepted_tokens"},
     writes=dict.fromkeys(mamba_align_step.BEFORE_FORWARD),
-    shared=lambda point, x: point.batch_size * (8 + 2 * 4 + 4),
+    shared={
+        "idx_mapping": "batch_size",
+        "num_computed_tokens": "batch_size",
+        "num_accepted_tokens_before": "batch_size",
+        "num_accepted_tokens": "batch_size",
+    },
 )
 PARTS = Composition(update_part, drafter_part, states_part)
 Outputs = PARTS.Outputs
 
 
-@dataclass(frozen=True)
-class Inputs:
-    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
-    cu_num_logits: torch.Tensor  # [B + 1] int32
-    query_start_loc: torch.Tensor  # [R + 1] int32
-    seq_lens: torch.Tensor  # [B] int32, after the step, rejected drafts included
-    num_sampled: torch.Tensor  # [B] int32, tokens the sampler produced
-    sampled_tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left
-    num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all state
-    total_len: torch.Tensor  # [R] int32
-    output_bin_counts: torch.Tensor | None  # [R, vocab_size] int32
-    next_prefill_tokens: torch.Tensor  # [R] int32
-    state_columns_before: torch.Tensor | None  # [R] int32
-    prompt_lens_device: torch.Tensor | None  # [R] int32
-    prompt_lens_host: torch.Tensor | None = field(metadata=UVA)  # in pinned memory, where memory = uva
-    target_input_ids: torch.Tensor  # [max_num_batched_tokens] int32, the step's tokens
-    target_positions: torch.Tensor  # [max_num_batched_tokens] int64
+class Inputs(Tensors):
+    idx_mapping: I64["batch_size"]  # request slot; -1 = padding, behind all others
+    cu_num_logits: I32["batch_size + 1"]
+    query_start_loc: I32["max_num_seqs + 1"]
+    seq_lens: I32["batch_size"]  # after the step, rejected drafts included
+    num_sampled: I32["batch_size"]  # tokens the sampler produced
+    # packed left
+    sampled_tokens: I64["batch_size", "next_n"] = field(strided=post_update.tokens_stride)
+    num_computed_tokens: I32["max_num_seqs"]  # by slot, as all state
+    total_len: I32["max_num_seqs"]
+    output_bin_counts: I32["max_num_seqs", "vocab_size"] = field(where=post_update.with_penalties)
+    next_prefill_tokens: I32["max_num_seqs"]
+    state_columns_before: I32["max_num_seqs"] = field(where=with_states)
+    prompt_lens_device: I32["max_num_seqs"] = field(where=slots.on_device)
+    prompt_lens_host: I32["max_num_seqs"] = field(uva=True, where=slots.on_host)
+    target_input_ids: I32["max_num_batched_tokens"]  # the step's tokens
+    target_positions: I64["max_num_batched_tokens"]
     num_tokens: int  # A
 
     prompt_lens = slots.in_either_memory("prompt_lens")
@@ -139,20 +140,19 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-make_outputs, views = PARTS.make_outputs, PARTS.views
-reference, bytes_moved = PARTS.reference, PARTS.bytes_moved
-
-
-def input_bytes(point: Point) -> int:
-    return post_update.input_bytes(point) + 12 * point.max_num_batched_tokens
-
-
-in_place = post_update.in_place
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="step_epilogue",
     summary="what a sampled step leaves behind: counts, state of the slots, the drafter's first inputs, states to move",
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=PARTS.reference,
+    bytes_moved=PARTS.bytes_moved,
+    in_place=post_update.in_place,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     redundant=slots.redundant,
 )

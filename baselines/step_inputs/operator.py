@@ -27,17 +27,17 @@ pinned host memory there (``memory: uva``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from spec_decode_bench.baselines.step_inputs.cases import CONTENTS
+from spec_decode_bench.baselines.step_inputs.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.decode_batch import int32
 from spec_decode_bench.baselines.workloads.written import Written, as_arrays
-from spec_decode_bench.harness.contract import UVA, Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 
 #: Token ids are below.
 VOCAB_SIZE = 129280
@@ -79,43 +79,47 @@ RULES = (
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    idx_mapping: torch.Tensor  # [B] int64, request slot
-    query_start_loc: torch.Tensor  # [R + 1] int32
-    cu_num_logits: torch.Tensor  # [B + 1] int32
-    num_computed_tokens: torch.Tensor  # [R] int32
-    last_sampled_tokens: torch.Tensor  # [R] int64
-    draft_tokens: torch.Tensor  # [R, k] int64
-    prompt_lens_device: torch.Tensor | None  # [R] int32
-    all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
-    num_tokens: int  # A
-    num_logits: int  # N
-    prompt_lens_host: torch.Tensor | None = field(metadata=UVA, default=None)  # in pinned memory, where memory = uva
-    all_token_ids_host: torch.Tensor | None = field(metadata=UVA, default=None)
-
-    prompt_lens = slots.in_either_memory("prompt_lens")
-    all_token_ids = slots.in_either_memory("all_token_ids")
-
-
-@dataclass(frozen=True)
-class Outputs:
-    seq_lens: torch.Tensor  # [R] int32
-    positions: torch.Tensor  # [max_num_batched_tokens] int64
-    input_ids: torch.Tensor  # [max_num_batched_tokens] int32
-    next_prefill_tokens: torch.Tensor  # [look_ahead, R] int32, by slot
-    logits_indices: torch.Tensor  # [R * next_n] int64, as all that follow: by logit row
-    expanded_idx_mapping: torch.Tensor  # int64
-    expanded_local_pos: torch.Tensor  # int32
-    draft_sampled: torch.Tensor  # int32
-    logit_positions: torch.Tensor  # int64
-
-
 def _logit_counts(point: Point, query: np.ndarray) -> np.ndarray:
     """Logit rows of each row of the batch: all its tokens, or the last one of a chunk."""
     counts = np.minimum(query, point.new_tokens + point.next_n - 1)
     counts[len(query) - point.prefills :] = point.new_tokens
     return counts
+
+
+def num_logits(point: Point) -> int:
+    """N: logit rows of the step."""
+    query = np.append(slots.decode_lens(point), np.full(point.prefills, point.prefill_len))
+    return int(_logit_counts(point, query).sum())
+
+
+class Inputs(Tensors):
+    idx_mapping: I64["batch_size"]  # request slot
+    query_start_loc: I32["max_num_seqs + 1"]
+    cu_num_logits: I32["batch_size + 1"]
+    num_computed_tokens: I32["max_num_seqs"]
+    last_sampled_tokens: I64["max_num_seqs"]
+    draft_tokens: I64["max_num_seqs", "next_n - 1"]
+    prompt_lens_device: I32["max_num_seqs"] = field(where=slots.on_device)
+    all_token_ids_device: I32["max_num_seqs", "history_len"] = field(where=slots.on_device)
+    num_tokens: int  # A
+    num_logits: int  # N
+    prompt_lens_host: I32["max_num_seqs"] = field(uva=True, where=slots.on_host)
+    all_token_ids_host: I32["max_num_seqs", "history_len"] = field(uva=True, where=slots.on_host)
+
+    prompt_lens = slots.in_either_memory("prompt_lens")
+    all_token_ids = slots.in_either_memory("all_token_ids")
+
+
+class Outputs(Tensors):
+    seq_lens: I32["max_num_seqs"]
+    positions: I64["max_num_batched_tokens"] = field(read=slots.num_tokens)
+    input_ids: I32["max_num_batched_tokens"] = field(read=slots.num_tokens)
+    next_prefill_tokens: I32["look_ahead", "max_num_seqs"]  # by slot
+    logits_indices: I64["max_num_seqs * next_n"] = field(read=num_logits)  # as all that follow: by logit row
+    expanded_idx_mapping: I64["max_num_seqs * next_n"] = field(read=num_logits)
+    expanded_local_pos: I32["max_num_seqs * next_n"] = field(read=num_logits)
+    draft_sampled: I32["max_num_seqs * next_n"] = field(read=num_logits)
+    logit_positions: I64["max_num_seqs * next_n"] = field(read=num_logits)
 
 
 @axes.with_contents(CONTENTS)
@@ -143,43 +147,13 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         last_sampled_tokens=token(capacity),
         draft_tokens=token(capacity, point.next_n - 1),
         num_tokens=slots.num_tokens(point),
-        num_logits=int(counts.sum()),
+        num_logits=num_logits(point),
         **slots.placed(point, prompt_lens=lens, all_token_ids=history),
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    capacity, tokens = point.max_num_seqs, point.max_num_batched_tokens
-    rows = capacity * point.next_n
-    empty = lambda dtype, *shape: torch.empty(*shape, dtype=dtype)  # noqa: E731
-    return Outputs(
-        seq_lens=empty(torch.int32, capacity),
-        positions=empty(torch.int64, tokens),
-        input_ids=empty(torch.int32, tokens),
-        next_prefill_tokens=empty(torch.int32, point.look_ahead, capacity),
-        logits_indices=empty(torch.int64, rows),
-        expanded_idx_mapping=empty(torch.int64, rows),
-        expanded_local_pos=empty(torch.int32, rows),
-        draft_sampled=empty(torch.int32, rows),
-        logit_positions=empty(torch.int64, rows),
-    )
-
-
-#: Outputs by logit row.
-BY_LOGIT = ("logits_indices", "expanded_idx_mapping", "expanded_local_pos", "draft_sampled", "logit_positions")
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    tokens = slots.num_tokens(point)
-    query = np.append(slots.decode_lens(point), np.full(point.prefills, point.prefill_len))
-    count = int(_logit_counts(point, query).sum())
-    by_token = {"positions": out.positions[:tokens], "input_ids": out.input_ids[:tokens]}
-    by_logit = {name: getattr(out, name)[:count] for name in BY_LOGIT}
-    return {"seq_lens": out.seq_lens, "next_prefill_tokens": out.next_prefill_tokens} | by_token | by_logit
-
-
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    x, written = as_arrays(x), Written(vars(make_outputs(point)))
+    x, written = as_arrays(x), Written(vars(Outputs.empty(point)))
     put, value = written.put, written.value
     new, starts, cu = point.new_tokens, x.query_start_loc.tolist(), x.cu_num_logits.tolist()
     put("seq_lens", slice(len(x.idx_mapping), None), 0)
@@ -227,13 +201,18 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return read + 12 * tokens + 32 * logits + 4 * point.max_num_seqs
 
 
-def input_bytes(point: Point) -> int:
-    return point.max_num_seqs * (4 * point.history_len + 8 * point.next_n)
-
-
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="step_inputs",
     summary="positions, lengths, input tokens and logit rows of a step, from the request slots",
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     redundant=slots.redundant,
 )

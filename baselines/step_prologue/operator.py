@@ -28,7 +28,7 @@ its planners and 12 more for a hybrid with three groups of states; uploads and s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,14 @@ from spec_decode_bench.baselines.decode_step import operator as decode_step
 from spec_decode_bench.baselines.gather_block_tables import operator as gather_block_tables
 from spec_decode_bench.baselines.mamba_align_step import operator as mamba_align_step
 from spec_decode_bench.baselines.step_inputs import operator as step_inputs
+from spec_decode_bench.baselines.step_prologue.cases import EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.composition import Composition, Part, part_point
 from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts, int32
 from spec_decode_bench.baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from spec_decode_bench.harness.contract import HOST, UVA, Axis, Operator, Point, Rule
+from spec_decode_bench.harness.contract import Axis, Operator, Point, Rule
+from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors, field
 
 INDEXER = Axis(
     "indexer",
@@ -96,6 +98,14 @@ def inputs_point(point: Point) -> Point:
     return _at(step_inputs.operator, point, batch_size=slots.num_real(point))
 
 
+def tables_point(point: Point) -> Point:
+    return _at(gather_block_tables.operator, point)
+
+
+def slots_point(point: Point) -> Point:
+    return _at(compute_slot_mappings.operator, point)
+
+
 def states_point(point: Point) -> Point:
     return _at(mamba_align_step.operator, point, num_groups=point.state_groups, phase="before_forward")
 
@@ -131,32 +141,35 @@ RULES = (
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
-    query_start_loc: torch.Tensor  # [R + 1] int32
-    query_start_loc_cpu: torch.Tensor = field(metadata=HOST)  # [B + 1] int32
-    cu_num_logits: torch.Tensor  # [B + 1] int32
-    num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all state
-    last_sampled_tokens: torch.Tensor  # [R] int64
-    draft_tokens: torch.Tensor  # [R, k] int64
-    prompt_lens_device: torch.Tensor | None  # [R] int32
-    all_token_ids_device: torch.Tensor | None  # [R, history_len] int32
-    state_columns_before: torch.Tensor | None  # [R] int32
-    num_accepted_tokens_before: torch.Tensor | None  # [R] int32
-    tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    starts: torch.Tensor  # [G] int64
-    widths: torch.Tensor  # [G] int64
-    block_sizes: torch.Tensor  # [G] int32
-    reach: torch.Tensor  # [G] int32, 0 = no window
-    enabled: torch.Tensor  # [G] bool, whether the group has generic slot mapping
-    sharded: torch.Tensor  # [G] bool, all false: one context-parallel rank
-    num_blocks_device: torch.Tensor | None  # [G, R] int32
+def _with_states(point: Point) -> bool:
+    return point.state_groups > 0
+
+
+class Inputs(Tensors):
+    idx_mapping: I64["batch_size"]  # request slot; -1 = padding, behind all others
+    query_start_loc: I32["max_num_seqs + 1"]
+    query_start_loc_cpu: I32["batch_size + 1"] = field(host=True)
+    cu_num_logits: I32["batch_size + 1"]
+    num_computed_tokens: I32["max_num_seqs"]  # by slot, as all state
+    last_sampled_tokens: I64["max_num_seqs"]
+    draft_tokens: I64["max_num_seqs", "next_n - 1"]
+    prompt_lens_device: I32["max_num_seqs"] = field(where=slots.on_device)
+    all_token_ids_device: I32["max_num_seqs", "history_len"] = field(where=slots.on_device)
+    state_columns_before: I32["max_num_seqs"] = field(where=_with_states)
+    num_accepted_tokens_before: I32["max_num_seqs"] = field(where=_with_states)
+    tables: I32[slots.table_entries]  # by slot: group g is [R, widths[g]] from starts[g] on
+    starts: I64["num_groups"]
+    widths: I64["num_groups"]
+    block_sizes: I32["num_groups"]
+    reach: I32["num_groups"]  # 0 = no window
+    enabled: Bool["num_groups"]  # whether the group has generic slot mapping
+    sharded: Bool["num_groups"]  # all false: one context-parallel rank
+    num_blocks_device: I32["num_groups", "max_num_seqs"] = field(where=slots.on_device)
     num_tokens: int  # A
     num_logits: int  # N
-    prompt_lens_host: torch.Tensor | None = field(metadata=UVA, default=None)  # in pinned memory, where memory = uva
-    all_token_ids_host: torch.Tensor | None = field(metadata=UVA, default=None)
-    num_blocks_host: torch.Tensor | None = field(metadata=UVA, default=None)
+    prompt_lens_host: I32["max_num_seqs"] = field(uva=True, where=slots.on_host)
+    all_token_ids_host: I32["max_num_seqs", "history_len"] = field(uva=True, where=slots.on_host)
+    num_blocks_host: I32["num_groups", "max_num_seqs"] = field(uva=True, where=slots.on_host)
 
     prompt_lens = slots.in_either_memory("prompt_lens")
 
@@ -167,53 +180,46 @@ def _state_tables(point: Point, flat: torch.Tensor) -> torch.Tensor:
     return flat[first:].view(point.state_groups, point.max_num_seqs, slots.group_widths(point)[-1])
 
 
-inputs_part = Part(
-    step_inputs,
-    inputs_point,
-    reads={
-        "idx_mapping": lambda point, x, out: x.idx_mapping[: slots.num_real(point)],
-        "cu_num_logits": lambda point, x, out: x.cu_num_logits[: slots.num_real(point) + 1],
-    },
-)
-tables_part = Part(
-    gather_block_tables,
-    lambda point: _at(gather_block_tables.operator, point),
-    reads={
-        "idx_mapping": lambda point, x, out: x.idx_mapping[: slots.num_real(point)],
-    },
-    shared=lambda point, x: 8 * slots.num_real(point),  # idx_mapping
-)
+def _slot_tables(point: Point, x: Inputs, out: Outputs) -> torch.Tensor:
+    return _state_tables(point, x.tables)
+
+
+def _batch_tables(point: Point, x: Inputs, out: Outputs) -> torch.Tensor:
+    return _state_tables(point, out.block_tables)
+
+
+def _first_group(point: Point, x: Inputs, out: Outputs) -> torch.Tensor:
+    return slots.group_tables(point, out.block_tables)[0]
+
+
+def _num_decode_tokens(point: Point, x: Inputs, out: Outputs) -> int:
+    return x.num_tokens + point.token_padding
+
+
+inputs_part = Part(step_inputs, inputs_point)
+tables_part = Part(gather_block_tables, tables_point, shared={"idx_mapping": slots.num_real})
 #: Over the positions that step_inputs has written.
 slots_part = Part(
     compute_slot_mappings,
-    lambda point: _at(compute_slot_mappings.operator, point),
-    shared=lambda point, x: 8 * point.batch_size + 4 * (point.batch_size + 1) + 8 * x.num_tokens,  # all but tables
+    slots_point,
+    shared={"idx_mapping": "batch_size", "query_start_loc": "batch_size + 1", "positions": slots.num_tokens},
 )
 #: Over the lengths and tables in batch order that step_inputs and gather_block_tables have written.
 states_part = Part(
     mamba_align_step,
     states_point,
-    lambda point: point.state_groups > 0,
-    reads={
-        "seq_lens": lambda point, x, out: out.seq_lens[: point.batch_size],
-        "slot_tables": lambda point, x, out: _state_tables(point, x.tables),
-        "batch_tables": lambda point, x, out: _state_tables(point, out.block_tables)[:, : point.batch_size],
-    },
-    shared=lambda point, x: 8 * point.batch_size,  # idx_mapping
+    _with_states,
+    reads={"seq_lens": "seq_lens", "slot_tables": _slot_tables, "batch_tables": _batch_tables},
+    shared={"idx_mapping": "batch_size"},
 )
 #: Over the lengths and the first group's table in batch order.
 indexer_part = Part(
     decode_step,
     indexer_point,
     with_indexer,
-    reads={
-        "seq_lens": lambda point, x, out: out.seq_lens[: point.batch_size],
-        "query_start_loc": lambda point, x, out: x.query_start_loc[: point.batch_size + 1],
-        "block_table": lambda point, x, out: slots.group_tables(point, out.block_tables)[0][: point.batch_size],
-        "num_decode_tokens": lambda point, x, out: x.num_tokens + point.token_padding,
-    },
+    reads={"seq_lens": "seq_lens", "block_table": _first_group, "num_decode_tokens": _num_decode_tokens},
     writes={"block_table": "expanded_block_table"},
-    shared=lambda point, x: 4 * (2 * point.batch_size + 1),  # lengths and query starts
+    shared={"seq_lens": "batch_size", "query_start_loc": "batch_size + 1"},
 )
 PARTS = Composition(inputs_part, tables_part, slots_part, states_part, indexer_part)
 Outputs = PARTS.Outputs
@@ -255,22 +261,24 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-make_outputs, views = PARTS.make_outputs, PARTS.views
-reference, bytes_moved = PARTS.reference, PARTS.bytes_moved
-
-
-def input_bytes(point: Point) -> int:
-    return slots.table_bytes(point) + step_inputs.input_bytes(point)
-
-
 def in_place(point: Point) -> Mapping[str, str]:
     return {"reset_accepted": "num_accepted_tokens_before", "state_columns": "state_columns_before"}
 
 
-operator = Operator.of_module(
-    __name__,
+operator = Operator(
+    name="step_prologue",
     summary="all metadata before the forward pass, from the request slots: inputs, tables, slots, states, indexer",
     indices={"slot_mappings": ("g", "t")},
+    axes=AXES,
+    rules=RULES,
+    inputs=Inputs,
+    outputs=Outputs,
+    make_inputs=make_inputs,
+    reference=PARTS.reference,
+    bytes_moved=PARTS.bytes_moved,
+    in_place=in_place,
+    edge_cases=EDGE_CASES,
+    sequences=SEQUENCES,
     baseline="op_chain",
     redundant=slots.redundant,
 )

@@ -7,12 +7,13 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from spec_decode_bench.harness.contract import Expected, Operator, Point
+from spec_decode_bench.harness.tensors import Dimension, Tensors, optional, sizes, tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,44 +51,54 @@ class Part:
     module:  baselines.<operator>.operator.
     at:      (the whole's point) -> the part's.
     applies: (the whole's point) -> whether the whole has this part there.
-    reads:   field of the part's Inputs -> (point, x, out) -> its value. A field that is not named here has the value of
-             its namesake in the whole's inputs or, where an earlier part writes it, outputs; None if neither has it.
+    reads:   field of the part's Inputs -> the output of an earlier part that it is, or (point, x, out) -> its value. A
+             field that is not named here is its namesake in the whole's inputs or, where it has none, outputs. Of a
+             longer tensor the part gets as much as it declares.
     writes:  field of the part's Outputs -> that of the whole's, or None if the whole has no such output. Fields not
              named here have one name in both.
-    shared:  (point, x) -> bytes of the part's least traffic that other parts move as well.
+    shared:  field of the part -> how many elements of it other parts move as well; they count once.
     """
 
     module: ModuleType
     at: Callable[[Point], Point]
     applies: Callable[[Point], bool] = lambda point: True
-    reads: Mapping[str, Callable[[Point, Any, Any], Any]] = field(default_factory=dict)
+    reads: Mapping[str, str | Callable[[Point, Any, Any], Any]] = field(default_factory=dict)
     writes: Mapping[str, str | None] = field(default_factory=dict)
-    shared: Callable[[Point, Any], int] = lambda point, x: 0
+    shared: Mapping[str, Dimension] = field(default_factory=dict)
 
     def __call__(self, point: Point, x: Any, out: Any) -> tuple[Point, Any, Any]:
-        made = {}
+        at, made = self.at(point), {}
         for name in self.module.Inputs.__dataclass_fields__:
-            value = self.reads.get(name, lambda p, x, out, n=name: getattr(x, n, getattr(out, n, None)))
-            made[name] = value(point, x, out)
-        return self.at(point), self.module.Inputs(**made), self.outputs(out)
+            source = self.reads.get(name)
+            if callable(source):
+                value = source(point, x, out)
+            else:
+                value = getattr(out, source) if source else getattr(x, name, getattr(out, name, None))
+            spec = tensors(self.module.Inputs).get(name)
+            made[name] = value if spec is None else spec.of_longer(value, at)
+        return at, self.module.Inputs(**made), self.outputs(out)
 
     @property
     def operator(self) -> Operator:
         return self.module.operator
 
     @property
-    def output_fields(self) -> dict[str, Field]:
-        """Name in the whole's outputs -> the field of the part's."""
-        names = {f: self.writes.get(f.name, f.name) for f in fields(self.module.Outputs)}
-        return {name: f for f, name in names.items() if name is not None}
+    def output_names(self) -> dict[str, str]:
+        """Field of the part's Outputs -> that of the whole's."""
+        names = {name: self.writes.get(name, name) for name in self.module.Outputs.__dataclass_fields__}
+        return {name: whole for name, whole in names.items() if whole is not None}
 
     def outputs(self, out: Any) -> Any:
-        named = {f.name: getattr(out, name) for name, f in self.output_fields.items()}
+        named = {name: getattr(out, whole) for name, whole in self.output_names.items()}
         return self.module.Outputs(**dict.fromkeys(self.module.Outputs.__dataclass_fields__) | named)
 
     def renamed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Outputs, or views, of the part by their names in the whole."""
         return {self.writes.get(name, name): value for name, value in values.items()}
+
+    def shared_bytes(self, point: Point) -> int:
+        specs = tensors(self.module.Outputs) | tensors(self.module.Inputs)
+        return sum(specs[name].dtype.nbytes * sizes((count,), point)[0] for name, count in self.shared.items())
 
 
 class Composition:
@@ -97,26 +108,33 @@ class Composition:
         self.parts = parts
 
     @cached_property
-    def Outputs(self) -> type:
+    def Outputs(self) -> type[Tensors]:
         """The outputs of all parts; None where a part does not apply, or has no use for it."""
-        all_fields = {name: f for part in self.parts for name, f in part.output_fields.items()}
-        declared = [(name, f.type, field(default=None, metadata=f.metadata)) for name, f in all_fields.items()]
-        return make_dataclass("Outputs", declared, frozen=True)
+        named = {
+            whole: tensors(part.module.Outputs)[name]
+            for part in self.parts
+            for name, whole in part.output_names.items()
+        }
+        whole = self
+
+        class Outputs(optional("Outputs", named)):
+            @classmethod
+            def empty(cls, point: Point) -> Outputs:
+                made: dict[str, Any] = {}
+                for part in whole.parts_at(point):
+                    made |= part.renamed(vars(part.operator.make_outputs(part.at(point))))
+                return cls(**{name: buffer for name, buffer in made.items() if buffer is not None})
+
+            def views(self, point: Point) -> dict[str, Tensor]:
+                seen: dict[str, Tensor] = {}
+                for part in whole.parts_at(point):
+                    seen |= part.renamed(part.outputs(self).views(part.at(point)))
+                return seen
+
+        return Outputs
 
     def parts_at(self, point: Point) -> list[Part]:
         return [part for part in self.parts if part.applies(point)]
-
-    def make_outputs(self, point: Point) -> Any:
-        made: dict[str, Any] = {}
-        for part in self.parts_at(point):
-            made |= part.renamed(vars(part.module.make_outputs(part.at(point))))
-        return self.Outputs(**{name: buffer for name, buffer in made.items() if name is not None})
-
-    def views(self, point: Point, out: Any) -> dict[str, Tensor]:
-        seen: dict[str, Tensor] = {}
-        for part in self.parts_at(point):
-            seen |= part.renamed(part.module.views(part.at(point), part.outputs(out)))
-        return seen
 
     def reference(self, point: Point, x: Any) -> Mapping[str, Expected]:
         """The references of the parts, each over what those before it have written."""
@@ -125,13 +143,13 @@ class Composition:
     def bytes_moved(self, point: Point, x: Any) -> int:
         """That of the parts, less what several of them read, or one writes and another reads."""
         _, out = self._run(point, x)
-        moved = [part.module.bytes_moved(*part(point, x, out)[:2]) for part in self.parts_at(point)]
-        return sum(moved) - sum(part.shared(point, x) for part in self.parts_at(point))
+        moved = [part.operator.bytes_moved(*part(point, x, out)[:2]) for part in self.parts_at(point)]
+        return sum(moved) - sum(part.shared_bytes(point) for part in self.parts_at(point))
 
     def _run(self, point: Point, x: Any) -> tuple[dict[str, Expected], Any]:
-        out, expected = self.make_outputs(point), {}
+        out, expected = self.Outputs.empty(point), {}
         for part in self.parts_at(point):
-            made = part.renamed(part.module.reference(*part(point, x, out)[:2]))
+            made = part.renamed(part.operator.reference(*part(point, x, out)[:2]))
             for name, e in made.items():
                 getattr(out, name).copy_(e.value)
             expected |= made

@@ -3,8 +3,8 @@
     8192                                        every request the same
     {uniform: [1024, 32768]}                    integers, both ends included
     {lognormal: {median: 4096, sigma: 1.0}}     exp(N(ln median, sigma^2)), rounded
-    {trace: path}                               CSV with ContextTokens and GeneratedTokens, or
-                                                JSONL with input_length and output_length
+    {trace: path}                               CSV with ContextTokens and GeneratedTokens, JSONL with input_length
+                                                and output_length, or a capture file
     {mix: [[0.8, {uniform: [20000, 60000]}], [0.2, 512]]}      weights need not add up to one
 
 Units are KV tokens. A trace lists whole requests, and a decode step sees each of them at a random moment of its
@@ -25,6 +25,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from spec_decode_bench.baselines.workloads.captured_requests import captured_requests
+from spec_decode_bench.harness.config.captured import is_capture
 from spec_decode_bench.harness.contract import Point
 
 #: The largest length: lengths are int32 on the device.
@@ -136,6 +138,9 @@ def requests_of_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
 @lru_cache(maxsize=8)
 def _read_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Prompt tokens and output tokens of all requests of a trace, both int64 [requests]. Raises ValueError."""
+    if is_capture(path):
+        requests = captured_requests(path)
+        return np.maximum(requests.prompts, 1), requests.outputs
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end

@@ -110,6 +110,11 @@ def table_columns(point: Point) -> int:
     return cdiv(point.max_model_len, point.mamba_block_size) + point.num_speculative_blocks
 
 
+def table_stride(point: Point) -> int:
+    """Elements from one row of the table of states to the next."""
+    return table_columns(point) + point.table_padding
+
+
 def table_bytes(point: Point) -> int:
     """Of the table of states."""
     return 4 * point.batch_size * (table_columns(point) + point.table_padding)

@@ -272,9 +272,18 @@ def in_either_memory(name: str) -> property:
     return property(array)
 
 
+def on_device(point: Point) -> bool:
+    """Whether such arrays are in the device's memory."""
+    return point.memory == "device"
+
+
+def on_host(point: Point) -> bool:
+    return not on_device(point)
+
+
 def placed(point: Point, **arrays: torch.Tensor) -> dict[str, torch.Tensor | None]:
     """The fields of such arrays: <name>_device and <name>_host, one of which is None."""
-    here, other = ("device", "host") if point.memory == "device" else ("host", "device")
+    here, other = ("device", "host") if on_device(point) else ("host", "device")
     fields = {f"{name}_{here}": array for name, array in arrays.items()}
     return fields | {f"{name}_{other}": None for name in arrays}
 
@@ -286,11 +295,6 @@ def rows_of_slots(idx_mapping: torch.Tensor, slots: int) -> tuple[torch.Tensor, 
     rows = torch.full((slots + 1,), -1, dtype=torch.int64, device=idx_mapping.device)
     rows[idx_mapping] = torch.arange(len(idx_mapping), device=idx_mapping.device)
     return rows[:slots].clamp(min=0), rows[:slots] >= 0
-
-
-def table_bytes(point: Point) -> int:
-    """Of the tables of all groups."""
-    return 4 * table_starts(point)[-1]
 
 
 # --- block tables of several groups -----------------------------------------------------------------------------------
@@ -333,6 +337,11 @@ def table_starts(point: Point) -> list[int]:
     for width in group_widths(point):
         starts.append(starts[-1] + point.max_num_seqs * width)
     return starts
+
+
+def table_entries(point: Point) -> int:
+    """Of the tables of all groups."""
+    return table_starts(point)[-1]
 
 
 def group_tables(point: Point, flat: torch.Tensor) -> list[torch.Tensor]:

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             cuda_sources,
             load_config,
             make_job,
-            plan_cells,
+            plan_tasks,
             point_command,
             prepare,
             print_broken,
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     source = load_config(options, options.config) if options.config is not None else None
     measure = source.config.measure if source else Measure(seed=options.seed)
     device, catalog = prepare(options, measure.timeout_s)
-    items = plan_cells(options, source, catalog) if source else []
+    items = plan_tasks(options, source, catalog) if source else []
     print_broken(catalog)
     console, job = make_console(), make_job(options, measure, device, timed=False)
     if options.consumers:

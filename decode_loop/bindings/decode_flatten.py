@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, num_tokens, views
+from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, num_tokens
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Point
 
@@ -28,7 +28,7 @@ def inputs(point: Point, state: EngineState) -> Inputs:
 
 def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
     """Paged MQA logits read the lengths of all launched tokens, and of each table row the blocks of its length."""
-    seen = views(point, out)
+    seen = out.views(point)
     return {
         "lens": Consumed(seen["lens"]),
         "expanded_block_table": Consumed(seen["block_table"], row_lengths=seen["lens"], unit=point.block_size),

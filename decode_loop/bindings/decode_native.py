@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spec_decode_bench.baselines.decode_native.operator import Inputs, views
+from spec_decode_bench.baselines.decode_native.operator import Inputs
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, LoopBinding
 
 
@@ -19,5 +19,5 @@ BINDING = LoopBinding(
     needs=("seq_lens",),
     builds=lambda shape: ("lens",),
     inputs=lambda point, state: Inputs(state.seq_lens[: point.batch_size], state.decode_lens),
-    consumed=lambda point, state, out: {"lens": Consumed(views(point, out)["context_lens"])},
+    consumed=lambda point, state, out: {"lens": Consumed(out.views(point)["context_lens"])},
 )

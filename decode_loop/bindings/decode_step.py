@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spec_decode_bench.baselines.decode_step.operator import Outputs, views
+from spec_decode_bench.baselines.decode_step.operator import Outputs
 from spec_decode_bench.decode_loop.bindings import decode_flatten, mla_tile_schedule
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Point
@@ -26,8 +26,8 @@ def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Con
     if point.decode_path == "flatten":
         lengths = decode_flatten.consumed(point, state, out)
     else:
-        lengths = {"lens": Consumed(views(point, out)["lens"])}
-    schedule = {"schedule": Consumed(views(point, out)["schedule"])}
+        lengths = {"lens": Consumed(out.views(point)["lens"])}
+    schedule = {"schedule": Consumed(out.views(point)["schedule"])}
     return {**lengths, **schedule, **mla_tile_schedule.consumed(point, state, out)}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from spec_decode_bench.baselines.mamba_spec_metadata.operator import PER_REQUEST, Inputs, Outputs, views
+from spec_decode_bench.baselines.mamba_spec_metadata.operator import PER_REQUEST, Inputs, Outputs
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Point
 
@@ -32,7 +32,7 @@ def inputs(point: Point, state: EngineState) -> Inputs:
 
 def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
     """The layers read both slot tables, the convolution's slots, the columns and the accepted counts."""
-    seen = views(point, out)
+    seen = out.views(point)
     return {name: Consumed(seen[name]) for name in BUILDS}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs, views
+from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Point
 
@@ -32,5 +32,5 @@ BINDING = LoopBinding(
     needs=COLUMNS,
     builds=lambda shape: ("input_slots", "output_slots"),
     inputs=inputs,
-    consumed=lambda point, state, out: {name: Consumed(tensor) for name, tensor in views(point, out).items()},
+    consumed=lambda point, state, out: {name: Consumed(tensor) for name, tensor in out.views(point).items()},
 )

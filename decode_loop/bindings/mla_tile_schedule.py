@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spec_decode_bench.baselines.mla_tile_schedule.operator import FIELDS, Inputs, Outputs, views
+from spec_decode_bench.baselines.mla_tile_schedule.operator import FIELDS, Inputs, Outputs
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Point
 
@@ -17,7 +17,7 @@ def axes(shape: EngineShape) -> Mapping[str, Any]:
 
 def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
     """A part without work, which starts behind the last request, reads only int 0 of its row."""
-    seen = views(point, out)
+    seen = out.views(point)
     rows = seen["tile_scheduler_metadata"][:, : FIELDS[point.layout]]
     return {
         "tile_scheduler_metadata": Consumed(rows, idle=point.batch_size),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs, views
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, LoopBinding
 
 
@@ -29,5 +29,5 @@ BINDING = LoopBinding(
     needs=("lens",),
     builds=lambda shape: ("schedule",),
     inputs=lambda point, state: Inputs(state.tables["lens"].values),
-    consumed=lambda point, state, out: {"schedule": Consumed(views(point, out)["schedule"])},
+    consumed=lambda point, state, out: {"schedule": Consumed(out.views(point)["schedule"])},
 )

@@ -13,7 +13,7 @@ from spec_decode_bench.harness.analysis.estimators import doubt
 from spec_decode_bench.harness.records.schema import Cell, Run
 from spec_decode_bench.harness.wording import counted
 
-#: Cells that a sentence names; the others are counted.
+#: Task that a sentence names; the others are counted.
 MAX_NAMED = 8
 #: Mark on every time of a variant with known failures.
 KNOWN_FAILURES = "†"

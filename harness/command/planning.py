@@ -15,9 +15,10 @@ from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.command import streams
-from spec_decode_bench.harness.config.load import ConfigError, Measure, Source, load, parse_overrides
+from spec_decode_bench.harness.config.captured import left_out
+from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Measure, load, parse_overrides
 from spec_decode_bench.harness.config.sweep import plan
-from spec_decode_bench.harness.config.work_items import Cells, Planned
+from spec_decode_bench.harness.config.work_items import Planned, Task
 from spec_decode_bench.harness.discover import UPSTREAM, Catalog, DiscoveryError, discover, wrong_with
 from spec_decode_bench.harness.lazy_torch import lazy_torch
 from spec_decode_bench.harness.records.schema import RecordError
@@ -59,7 +60,7 @@ def device_of(options: argparse.Namespace) -> str:
             raise ConfigError(str(error)) from None
 
 
-def load_config(options: argparse.Namespace, config: str) -> Source:
+def load_config(options: argparse.Namespace, config: str) -> LoadedConfig:
     """With --set, --seed and --baseline. Raises ConfigError."""
     overrides = parse_overrides(options.set)
     if options.seed is not None:
@@ -71,15 +72,18 @@ def load_config(options: argparse.Namespace, config: str) -> Source:
     return source if baseline is None else replace(source, lines={**source.lines, "baseline": f"--baseline {baseline}"})
 
 
-def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Planned]:
+def plan_items(options: argparse.Namespace, source: LoadedConfig, catalog: Catalog) -> list[Planned]:
     """The points of a sweep, or what a section of a room plans. Raises ConfigError and DiscoveryError."""
     _refuse_broken(source, catalog)
     if source.section is not None:
         return source.section.plan(source, catalog, options.only)
-    return plan(source, catalog.operators, catalog.variants, options.only)
+    items = plan(source, catalog.operators, catalog.variants, options.only)
+    for sentence in left_out(source, catalog.operators):
+        warn(sentence)
+    return items
 
 
-def point_command(options: argparse.Namespace, source: Source) -> Callable[[str, int], str]:
+def point_command(options: argparse.Namespace, source: LoadedConfig) -> Callable[[str, int], str]:
     """The command that verifies a variant at one place of this sweep, by its key and the seed of its inputs."""
     same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
     device = ["--device", options.device] if options.device != "auto" else []
@@ -87,7 +91,7 @@ def point_command(options: argparse.Namespace, source: Source) -> Callable[[str,
     return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 
-def _refuse_broken(source: Source, catalog: Catalog) -> None:
+def _refuse_broken(source: LoadedConfig, catalog: Catalog) -> None:
     """A file of these operators that cannot be imported would leave out its variants. Raises DiscoveryError."""
     for file, reason in catalog.broken.items():
         folder, operator = Path(file).parts[:2]
@@ -95,7 +99,7 @@ def _refuse_broken(source: Source, catalog: Catalog) -> None:
             raise DiscoveryError(f"{file} cannot be used: {reason}")
 
 
-def cells_of(source: Source, items: Sequence[Planned], catalog: Catalog) -> list[Cells]:
+def tasks_of(source: LoadedConfig, items: Sequence[Planned], catalog: Catalog) -> list[Task]:
     """What items depend on: the points of a sweep themselves, or those that a room's items give to operators. Raises
     DiscoveryError for an operator that cannot be used.
     """
@@ -106,9 +110,9 @@ def cells_of(source: Source, items: Sequence[Planned], catalog: Catalog) -> list
     return points
 
 
-def plan_cells(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells]:
-    """``cells_of`` what is planned. Raises ConfigError and DiscoveryError."""
-    return cells_of(source, plan_items(options, source, catalog), catalog)
+def plan_tasks(options: argparse.Namespace, source: LoadedConfig, catalog: Catalog) -> list[Task]:
+    """``tasks_of`` what is planned. Raises ConfigError and DiscoveryError."""
+    return tasks_of(source, plan_items(options, source, catalog), catalog)
 
 
 def seed_of(measure: Measure) -> int:
@@ -122,7 +126,7 @@ def make_job(options: argparse.Namespace, measure: Measure, device: str, timed: 
     return Job(device, tuple(options.variants), seed_of(measure), measure, timed)
 
 
-def cuda_sources(items: Sequence[Cells], catalog: Catalog) -> tuple[Path, ...]:
+def cuda_sources(items: Sequence[Task], catalog: Catalog) -> tuple[Path, ...]:
     """Of all variants, to be compiled for every architecture where there is no GPU."""
     return tuple(dict.fromkeys(source for variant in catalog.variants_of(items) for source in variant.sources))
 

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from spec_decode_bench.harness.command.table_file import refuse_foreign_table
 from spec_decode_bench.harness.command.verdict import exit_code
-from spec_decode_bench.harness.config.load import Source
-from spec_decode_bench.harness.config.work_items import Cells, Planned, keys_of, with_keys
+from spec_decode_bench.harness.config.load import LoadedConfig
+from spec_decode_bench.harness.config.work_items import Planned, Task, keys_of, with_keys
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED
 from spec_decode_bench.harness.records.differences import changed_source
@@ -43,10 +43,10 @@ from spec_decode_bench.harness.records.schema import (
 )
 from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar, saying
 from spec_decode_bench.harness.session import proofs
-from spec_decode_bench.harness.session.gpus import SeveralGpus
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources
-from spec_decode_bench.harness.session.session import Event, Progress, Session, header, segment, utc_now
+from spec_decode_bench.harness.session.session import Session, header, segment, utc_now
+from spec_decode_bench.harness.session.several_gpus import SeveralGpus
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.wording import counted, program
@@ -57,7 +57,7 @@ class Plan:
     """A run to measure: a sweep, or what a section of a room plans.
 
     items:    what is measured.
-    cells:    what it depends on: the items of a sweep; else points of operators, with their variants.
+    tasks:    what it depends on: the items of a sweep; else points of operators, with their variants.
     sources:  hashes of the files that the cells depend on, of when they were planned.
     repeat:   the command that verifies a variant at one place: (key, seed) -> text.
     out:      folder of the record; None for a new one in results/.
@@ -70,11 +70,11 @@ class Plan:
     began:    when the command, or what it does for this plan, began, by time.monotonic().
     """
 
-    source: Source
+    source: LoadedConfig
     job: Job
     catalog: Catalog
     items: Sequence[Planned]
-    cells: Sequence[Cells]
+    tasks: Sequence[Task]
     sources: dict[str, str]
     repeat: Callable[[str, int], str]
     out: Path | None
@@ -104,7 +104,7 @@ class Plan:
 
     def check_sources(self) -> None:
         """Raises RunError where a file differs from when the cells were planned."""
-        if changed := changed_source(self.sources, source_hashes(self.cells, self.catalog, self.job.variant_files)):
+        if changed := changed_source(self.sources, source_hashes(self.tasks, self.catalog, self.job.variant_files)):
             raise RunError(f"{changed} was changed during the run, whose cells must all come from one version")
 
 
@@ -200,12 +200,15 @@ def _measured(
                         tell(checked.variant_id, checked.finding)
                     keep(_first_line(plan, session.ready, planning_s))
                 begun = True
+
+                def replaced(process: Segment) -> None:
+                    plan.check_sources()
+                    remembered.see_process(process)
+                    keep(structs.replace(process, process=plan.first_process + process.process))
+
+                session.on_process = replaced
+                session.on_progress = lambda done, total, doing: update(done, doing)
                 for outcome in session.run(items):
-                    if isinstance(outcome, Progress):
-                        update(outcome.done, outcome.doing)
-                        continue
-                    if isinstance(outcome, Segment):
-                        plan.check_sources()
                     if isinstance(outcome, Cell) and outcome.finding is not None:
                         tell(outcome.variant_id, outcome.finding)
                     remembered.see(outcome)
@@ -258,19 +261,17 @@ class _Remembered:
         return [self._with_audits(item.with_proofs(proven, machine)) for item in items]
 
     def _with_audits(self, item: Planned) -> Planned:
-        if not isinstance(item, Cells):
+        if not isinstance(item, Task):
             return item
         place = proofs.place(item.axes, self.plan.job.measure.cache)
         audits = {name: self.proven[item.id_of(name)].audits.get(place) for name in item.proven}
         return structs.replace(item, audits={name: audit for name, audit in audits.items() if audit is not None})
 
-    def see(self, outcome: Event) -> None:
-        if isinstance(outcome, Segment):
-            if proofs.machine_hash(outcome.environment) == proofs.machine_hash(self.environment):
-                self.gpus[outcome.process] = outcome.environment.gpu_id
-            return
-        if not isinstance(outcome, Outcome):
-            return
+    def see_process(self, process: Segment) -> None:
+        if proofs.machine_hash(process.environment) == proofs.machine_hash(self.environment):
+            self.gpus[process.process] = process.environment.gpu_id
+
+    def see(self, outcome: Outcome) -> None:
         variants, proven = set(outcome.variant_ids), set(outcome.proofs)  # of one that fails, all are verified again
         if outcome.status.is_bad:
             self.failed |= variants
@@ -303,7 +304,7 @@ class _Remembered:
 
 
 def _code(plan: Plan) -> dict[str, str]:
-    return proofs.code_of(plan.catalog.variants_of(plan.cells), plan.catalog)
+    return proofs.code_of(plan.catalog.variants_of(plan.tasks), plan.catalog)
 
 
 def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment:
@@ -320,7 +321,7 @@ def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment
         shard=plan.shard,
         cells=tuple(keys_of(plan.items)),
         command=command_line(),
-        variants=tuple(dict.fromkeys(variant.id for variant in plan.catalog.variants_of(plan.cells))),
+        variants=tuple(dict.fromkeys(variant.id for variant in plan.catalog.variants_of(plan.tasks))),
         sources=plan.sources,
     )
 

@@ -151,7 +151,7 @@ class Located:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Located):
+class LoadedConfig(Located):
     """A loaded configuration. section: what it measures instead of a sweep; settings: that section, by its schema."""
 
     config: Config
@@ -165,7 +165,7 @@ class Source(Located):
         return msgspec.to_builtins(self.config) | msgspec.to_builtins(settings)
 
 
-def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source:
+def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> LoadedConfig:
     """Read a configuration and apply ``--set`` overrides. Raises ConfigError."""
     path = str(path)
     data, lines = _read(path)
@@ -180,7 +180,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
         raise file.error("measure.graph_copies", "needs two different numbers of copies, or there is no slope")
     if config.measure.min_rounds > config.measure.max_rounds:
         raise file.error("measure.min_rounds", "must not exceed measure.max_rounds")
-    return Source(path, lines, config=config, section=section, settings=settings)
+    return LoadedConfig(path, lines, config=config, section=section, settings=settings)
 
 
 def _section_of(file: Located, data: Mapping[str, Any]) -> registry.Section | None:

@@ -9,9 +9,10 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spec_decode_bench.harness.config.load import ConfigError, Source, measuring
-from spec_decode_bench.harness.config.work_items import Cells
-from spec_decode_bench.harness.contract import Axis, Operator, Point, Rule, Variant
+from spec_decode_bench.harness.config.captured import check_names, expanded
+from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, measuring
+from spec_decode_bench.harness.config.work_items import Task
+from spec_decode_bench.harness.contract import CAPTURE, Axis, Operator, Point, Rule, Variant
 from spec_decode_bench.harness.records.schema import cell_key
 from spec_decode_bench.harness.records.select import Selector
 from spec_decode_bench.harness.wording import did_you_mean, first_line
@@ -20,14 +21,14 @@ from spec_decode_bench.harness.wording import did_you_mean, first_line
 MAX_POINTS = 100_000
 
 
-def cells(
+def task_of(
     operator: Operator,
     point: Point,
     variants: Sequence[Variant],
     baseline: str | None = None,
-) -> Cells:
+) -> Task:
     """The unit of work of some variants at a point. baseline: where it is not the operator's own."""
-    return Cells(
+    return Task(
         operator=operator.name,
         variants=tuple(variant.name for variant in variants),
         axes=dict(point),
@@ -39,7 +40,7 @@ def cells(
     )
 
 
-def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Operator, Point]]:
+def expand(source: LoadedConfig, operators: Mapping[str, Operator]) -> list[tuple[Operator, Point]]:
     """All points of the sweep, each once, operator by operator and in the order of the file.
 
     Raises ConfigError with the faulty key.
@@ -52,9 +53,14 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
     axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
     points: dict[tuple[str, str], tuple[Operator, Point]] = {}
     planned = 0
+    check_names(source)
     for g, grid in enumerate(source.config.sweep):
         if not grid:
             raise source.error(f"sweep[{g}]", "is empty: give at least one axis")
+        if CAPTURE in grid:
+            for operator, point in expanded(source, g, {operator.name: operator for operator in chosen}):
+                points.setdefault((operator.name, operator.label(point)), (operator, point))
+            continue
         values = {name: _values(source, axes, f"sweep[{g}].{name}", name, given) for name, given in grid.items()}
         for operator in chosen:
             grid_values = {
@@ -77,7 +83,7 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
     return sorted(points.values(), key=lambda pair: source.config.operators.index(pair[0].name))
 
 
-def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given: Any) -> list[Any]:
+def _values(source: LoadedConfig, axes: Mapping[str, Axis], key: str, name: str, given: Any) -> list[Any]:
     if name not in axes:
         raise source.unknown(key, "axis", name, axes)
     options = given if isinstance(given, list) else [given]
@@ -95,7 +101,7 @@ def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given
     return parsed
 
 
-def _check_rules(source: Source, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
+def _check_rules(source: LoadedConfig, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
     rule = operator.broken_rule(point)
     if rule is not None:
         raise source.error(_key_of_rule(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
@@ -107,7 +113,7 @@ def _key_of_rule(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:
     return next((f"{grid}.{name}" for name in named if name in given), grid)
 
 
-def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
+def select(source: LoadedConfig, variants: Sequence[Variant]) -> list[Variant]:
     """The variants of a run, in catalogue order: those that ``variants:`` keeps, without the defects."""
     healthy = [v for v in variants if v.defect is None and v.operator in source.config.operators]
     wanted = source.config.variants
@@ -125,7 +131,7 @@ def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
     return chosen
 
 
-def baselines(source: Source, variants: Sequence[Variant]) -> dict[str, str]:
+def baselines(source: LoadedConfig, variants: Sequence[Variant]) -> dict[str, str]:
     """Operator -> the variant that ``baseline:`` names for it. Raises ConfigError.
 
     variants: of the run. A baseline that is not measured gives no ratio, so it has to be one of them.
@@ -146,8 +152,8 @@ def baselines(source: Source, variants: Sequence[Variant]) -> dict[str, str]:
 
 
 def plan(
-    source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()
-) -> list[Cells]:
+    source: LoadedConfig, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()
+) -> list[Task]:
     """The work items of a sweep. Raises ConfigError.
 
     only: globs over variant, operator/variant or whole cell keys, the axes at their defaults left out or spelt out.
@@ -155,7 +161,7 @@ def plan(
     """
     chosen = select(source, variants)
     references = baselines(source, chosen)
-    items: list[Cells] = []
+    items: list[Task] = []
     selector = Selector(only)
     for operator, point in expand(source, operators):
         labels = (operator.label(point), operator.spelt_out(point))
@@ -166,7 +172,7 @@ def plan(
             and selector.keeps([v.name, v.id, *(cell_key(v.operator, v.name, label) for label in labels)])
         ]
         if selected:
-            items.append(cells(operator, point, selected, references.get(operator.name)))
+            items.append(task_of(operator, point, selected, references.get(operator.name)))
     if only:
         check_only(source, selector, items, "cell", sorted({name for v in chosen for name in (v.name, v.id)}))
     if not items:
@@ -174,7 +180,7 @@ def plan(
     return items
 
 
-def check_only(source: Source, selector: Selector, kept: Sequence[Any], kind: str, names: Sequence[str]) -> None:
+def check_only(source: LoadedConfig, selector: Selector, kept: Sequence[Any], kind: str, names: Sequence[str]) -> None:
     """Raises ConfigError for a glob of --only that matched nothing, and where they keep nothing. names: what the globs
     may have meant.
     """
@@ -199,7 +205,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(numbers[1]), int(numbers[2])
 
 
-def shard_of(items: Sequence[Cells], piece: int, pieces: int) -> list[Cells]:
+def shard_of(items: Sequence[Task], piece: int, pieces: int) -> list[Task]:
     """Every ``pieces``-th point: neighbours in a sweep cost about the same, so all pieces take about as long.
 
     Raises ConfigError where there are more pieces than points, whichever piece is asked for.

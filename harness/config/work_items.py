@@ -1,13 +1,14 @@
-"""Units of work: plain data, which travels through a pipe, to another GPU, a node or a test.
+"""Units of work, and the answers of workers: plain data, which travels through a pipe, to another GPU, or to a node.
 
-A plan is a list of them (harness/config), a Session runs them (harness/session). Operators and variants are named, and
-looked up where they run. Each item asks for the outcomes of ``variants``, and can be cut down to some of them.
+A plan is a list of work items (harness/config), a Session runs them (harness/session). Operators and variants are
+named, and looked up where they run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -17,21 +18,23 @@ from spec_decode_bench.harness.contract import Buffers
 from spec_decode_bench.harness.records.schema import (
     Audit,
     Cell,
+    Code,
     Finding,
     Metrics,
     Place,
     Proof,
-    Reason,
     Status,
+    added,
     cell_key,
 )
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.session.evaluator import Evaluator
+    from spec_decode_bench.harness.session.evaluators import Evaluators
 
 
 class WorkItem(Protocol):
-    """What a session can run. Rooms add kinds (``registry.Section``).
+    """What a session can run, beside a Task, which it measures. Rooms add kinds (``registry.Section``).
 
     variants: names of what outcomes are asked for: variants, or what else a room measures.
     label:    where they run, for the line of progress.
@@ -43,18 +46,15 @@ class WorkItem(Protocol):
     def id_of(self, variant: str) -> str:
         """The name by which the session knows one of ``variants`` in all items."""
 
-    def of(self, variants: Collection[str]) -> Self:
-        """The item with some of its variants."""
-
-    def run(self, evaluator: Evaluator) -> Iterator[Any]:
-        """In a worker: heartbeats, and an outcome for each variant. Raises ContextLost."""
-
-    def failed(self, variant: str, **fields: Any) -> Any:
-        """The outcome of a variant that ended its process. fields: of Finding."""
+    def outcomes(self, worker: Evaluators) -> Iterator[Any]:
+        """In the parent: the outcomes of all variants, by what the processes answer. Raises RunError."""
 
 
 class Planned(WorkItem, Protocol):
     """One whose outcomes are lines of a record."""
+
+    def of(self, variants: Collection[str]) -> Self:
+        """The item with some of its variants."""
 
     def key(self, variant: str) -> str:
         """Of its line."""
@@ -63,8 +63,78 @@ class Planned(WorkItem, Protocol):
         """proven: "operator/variant" -> proof, on the kind of machine of this hash."""
 
 
-class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
-    """One operator at one point: verify its variants there, and time them in turns.
+class Request(Protocol):
+    """What a process is asked. It answers with an outcome for each of ``variants``.
+
+    answer: type of the answer.
+    """
+
+    variants: tuple[str, ...]
+    answer: ClassVar[Any]
+
+    def id_of(self, variant: str) -> str:
+        """As of a work item."""
+
+    def of(self, variants: Collection[str]) -> Self:
+        """The request for some of its variants."""
+
+    def run(self, owner: Any) -> list[Any]:
+        """In the process. Raises ContextLost where any of several variants may have lost it."""
+
+    def died(self, variant: str, death: Death) -> Any:
+        """The outcome of a variant that ended the process."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a variant ended its process.
+
+    culprit: who had control, "operator/variant"; None where nobody had. count: how often the variant did, where it is
+             not run again. at: where it was, as fields of Finding; empty where it is not known.
+    """
+
+    message: str
+    culprit: str | None
+    at: dict[str, Any]
+    count: int | None = None
+
+    def finding(self, status: Status, **where: Any) -> Finding:
+        """where: fields of Finding, where the death does not say."""
+        fields = where | self.at
+        return Finding(
+            status=status, check="no_crash", message=self.message, culprit=self.culprit, deaths=self.count, **fields
+        )
+
+
+AnOutcome = TypeVar("AnOutcome")
+
+
+class Answer(msgspec.Struct, Generic[AnOutcome], frozen=True, tag="answer", tag_field="line"):
+    """Of a process to a request.
+
+    lost: whether the last outcome is of a variant that took the CUDA context with it; outcomes of others may then be
+          missing, and the process ends.
+    """
+
+    outcomes: list[AnOutcome]
+    lost: bool = False
+
+
+# --- a point ----------------------------------------------------------------------------------------------------------
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The samples of a variant, or why there are none. seconds: activity -> how long it took."""
+
+    variant: str
+    metrics: Metrics | None = None
+    finding: Finding | None = None
+    seconds: dict[str, float] = {}
+    process: int = 0
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+    """One operator at one point: verify its variants there, and time them in turns. As a request: time them.
 
     point:       label of the axes. baseline: the variant that ratios refer to.
     slow:        variants whose verification takes seconds.
@@ -72,8 +142,9 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
     proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
                  hash of (harness/session/proofs.py). audits: likewise, variants that were audited at this point.
-    check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
+
+    answer: ClassVar[Any] = Answer[Timed]
 
     operator: str
     variants: tuple[str, ...]
@@ -87,7 +158,6 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     proven: dict[str, Proof] = {}
     audits: dict[str, Audit] = {}
     machine: str = ""
-    check_seed: int = 0
 
     @property
     def label(self) -> str:
@@ -99,46 +169,68 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     def key(self, variant: str) -> str:
         return cell_key(self.operator, variant, self.point)
 
-    def run(self, evaluator: Evaluator) -> Iterator[Any]:
-        return evaluator.cells(self)
+    def run(self, owner: Evaluator) -> list[Timed]:
+        return owner.time(self)
 
-    def of(self, variants: Collection[str]) -> Cells:
+    def of(self, variants: Collection[str]) -> Task:
         """With their share of the time."""
         chosen = tuple(name for name in self.variants if name in variants)
         budget_s = self.budget_s and self.budget_s * len(chosen) / len(self.variants)
         return structs.replace(self, variants=chosen, budget_s=budget_s)
 
-    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Cells:
+    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Task:
         own = {name: proven[self.id_of(name)] for name in self.variants if self.id_of(name) in proven}
         return structs.replace(self, proven=own, machine=machine)
 
-    def cell(
-        self,
-        variant: str,
-        status: Status,
-        *,
-        finding: Finding | None = None,
-        reason: Reason | None = None,
-        metrics: Metrics | None = None,
-    ) -> Cell:
+    def died(self, variant: str, death: Death) -> Timed:
+        return Timed(variant=variant, finding=death.finding(Status.FAILED, place=Place.POINT, name=self.point))
+
+    def cell(self, checked: Checked, timed: Timed | None = None, audited: Audited | None = None) -> Cell:
+        """What became of a variant, by the answers about it."""
+        ends = [answer for answer in (audited, timed, checked) if answer is not None]
+        finding = next((answer.finding for answer in ends if answer.finding is not None), checked.finding)
+        metrics = None
+        if finding.status is Status.PASSED:
+            metrics = timed.metrics if timed else Metrics(bytes_moved=checked.bytes_moved or 0)
+            if audited is not None:
+                metrics = structs.replace(metrics, no_audit=audited.no_audit, **audited.counts)
         return Cell(
             operator=self.operator,
-            variant=variant,
+            variant=checked.variant,
             baseline=self.baseline,
             point=self.point,
             axes=self.axes,
-            status=status,
-            finding=finding,
-            reason=reason,
+            status=finding.status,
+            finding=finding if finding.status.is_bad else None,
+            reason=finding.reason,
             metrics=metrics,
             phase=self.phase,
-            known_failures=self.known_failures.get(variant, {}),
+            known_failures=self.known_failures.get(checked.variant, {}),
+            process=(timed or checked).process,
+            proof=checked.proof if finding.status is Status.PASSED else None,
+            audit=audited.proof if audited and metrics else None,
+            seconds=added(*(answer.seconds for answer in reversed(ends))),
         )
 
-    def failed(self, variant: str, **fields: Any) -> Cell:
-        """The cell of a variant that is wrong at this point. fields: of Finding; a death has no status."""
-        finding = Finding(**{"status": Status.FAILED, "place": Place.POINT, "name": self.point} | fields)
-        return self.cell(variant, finding.status, finding=finding)
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the auditor found of one variant.
+
+    counts:   counts and CUPTI times, as fields of Metrics. no_audit: why there are none.
+    finding:  of the check that rejected it.
+    proof:    of the earlier run that audited it.
+    """
+
+    variant: str
+    counts: dict[str, Any] = {}
+    no_audit: str | None = None
+    finding: Finding | None = None
+    proof: Proof | None = None
+    seconds: dict[str, float] = {}
+    process: int = 0
+
+
+# --- verification -----------------------------------------------------------------------------------------------------
 
 
 class _Where(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="at", omit_defaults=True):
@@ -146,10 +238,9 @@ class _Where(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="at"
 
     label: str = ""
 
-    @property
-    def of_death(self) -> dict[str, Any]:
-        """Fields of the Finding of a variant that ended its process there. A death is a rejection."""
-        return {"status": Status.MISMATCH, "place": Place.EDGE_CASE, "name": ""}
+    def finding_of(self, death: Death) -> Finding:
+        """Of a variant that ended its process there. A death is a rejection."""
+        return death.finding(Status.MISMATCH, place=Place.EDGE_CASE, name="")
 
 
 class EdgeCases(_Where):
@@ -166,10 +257,9 @@ class Named(_Where):
     buffers: Buffers | None = None
     known_failure: bool = False
 
-    @property
-    def of_death(self) -> dict[str, Any]:
+    def finding_of(self, death: Death) -> Finding:
         status = Status.KNOWN_FAILURE if self.known_failure else Status.MISMATCH
-        return {"status": status, "place": Place.EDGE_CASE, "name": self.name, "buffers": self.buffers}
+        return death.finding(status, place=Place.EDGE_CASE, name=self.name, buffers=self.buffers)
 
 
 class AsEdgeCase(_Where):
@@ -179,18 +269,26 @@ class AsEdgeCase(_Where):
 
 
 class AtPoint(_Where):
-    """A point of the covering array, for one launch, or of a sweep. label: of the point."""
+    """A point of the covering array, for one launch, or of a sweep. label: of the point.
+
+    planned:  whether the operator may leave it out.
+    rejected: the finding of an edge case or sequence that rejected the variant before. passed: whether it passed all
+              of them before; proven: in an earlier run, so that one launch will do.
+    """
 
     axes: dict[str, Any]
     in_array: bool = False
+    planned: bool = True
+    rejected: Finding | None = None
+    passed: bool = False
+    proven: bool = False
 
     @property
     def place(self) -> Place:
         return Place.ARRAY_POINT if self.in_array else Place.POINT
 
-    @property
-    def of_death(self) -> dict[str, Any]:
-        return {"status": Status.FAILED, "place": self.place, "name": self.label}
+    def finding_of(self, death: Death) -> Finding:
+        return death.finding(Status.FAILED, place=self.place, name=self.label)
 
 
 class RandomBatches(_Where, kw_only=True):
@@ -199,13 +297,40 @@ class RandomBatches(_Where, kw_only=True):
     count: int
     label: str = "random batches"
 
+    def finding_of(self, death: Death) -> Finding:
+        return death.finding(Status.MISMATCH, place=Place.RANDOM_BATCH, name="")
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+    """One finding of a Check, of which a variant may have any number.
+
+    bytes_moved: least traffic at a point of a sweep that it passed. proof: where it passed its edge cases, if an
+    earlier run verified them.
+    """
+
+    operator: str
+    variant: str
+    finding: Finding
+    bytes_moved: int | None = None
+    proof: Proof | None = None
+    seconds: dict[str, float] = {}
+    process: int = 0
+
     @property
-    def of_death(self) -> dict[str, Any]:
-        return {"status": Status.MISMATCH, "place": Place.RANDOM_BATCH, "name": ""}
+    def variant_id(self) -> str:
+        return f"{self.operator}/{self.variant}"
+
+    @property
+    def is_to_be_timed(self) -> bool:
+        """Whether it passed, and not in Triton's interpreter."""
+        interpreted = self.finding.reason is not None and self.finding.reason.code is Code.INTERPRETED
+        return self.finding.status is Status.PASSED and not interpreted
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
     """Verify variants of an operator, healthy or defective, one after the other. Nothing is timed."""
+
+    answer: ClassVar[Any] = Answer[Checked]
 
     operator: str
     variants: tuple[str, ...]
@@ -221,26 +346,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     def of(self, variants: Collection[str]) -> Check:
         return structs.replace(self, variants=tuple(name for name in self.variants if name in variants))
 
-    def run(self, evaluator: Evaluator) -> Iterator[Any]:
-        return evaluator.check(self)
+    def outcomes(self, worker: Evaluators) -> Iterator[Checked]:
+        for name in self.variants:
+            yield from worker.check(self.of([name]))
 
-    def found(self, variant: str, finding: Finding) -> Checked:
-        return Checked(operator=self.operator, variant=variant, finding=finding)
+    def run(self, owner: Evaluator) -> list[Checked]:
+        return owner.check(self)
 
-    def failed(self, variant: str, **fields: Any) -> Checked:
-        return self.found(variant, Finding(**self.where.of_death | fields))
-
-
-class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
-    """One finding of a Check, of which a variant may have any number."""
-
-    operator: str
-    variant: str
-    finding: Finding
-
-    @property
-    def variant_id(self) -> str:
-        return f"{self.operator}/{self.variant}"
+    def died(self, variant: str, death: Death) -> Checked:
+        return Checked(operator=self.operator, variant=variant, finding=self.where.finding_of(death))
 
 
 AnyItem = TypeVar("AnyItem", bound=Planned)
@@ -248,7 +362,7 @@ AnyItem = TypeVar("AnyItem", bound=Planned)
 
 def item_kinds() -> tuple[type, ...]:
     """Of WorkItem, all that there are."""
-    return (Cells, Check, *(section.item for section in registry.SECTIONS.values()))
+    return (Task, Check, *(section.item for section in registry.SECTIONS.values()))
 
 
 def keys_of(items: Collection[Planned]) -> list[str]:

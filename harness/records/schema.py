@@ -7,6 +7,7 @@ better statistic can be applied to old runs. harness/records/file.py writes and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
@@ -59,6 +60,8 @@ class Code(StrEnum):
 
     #: The operator leaves the point out. detail: in its words (``redundant=``).
     REDUNDANT = "redundant"
+    #: The captured inputs of the point are none that the operator can have. detail: why.
+    CAPTURED = "captured"
     #: The variant leaves the point out. detail: in its words (``skip=``).
     NOT_APPLICABLE = "not_applicable"
     #: This machine lacks something. detail: as ``requires=`` spells it.
@@ -605,9 +608,17 @@ class Run(msgspec.Struct, frozen=True, dict=True):
         return self.header.config["measure"]["cache"]
 
 
-def rounded(seconds: dict[str, float]) -> dict[str, float]:
+def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
     """As records have them."""
     return {activity: round(s, 3) for activity, s in seconds.items()}
+
+
+def added(*seconds: Mapping[str, float]) -> dict[str, float]:
+    """By activity, of all of them."""
+    total: Counter[str] = Counter()
+    for one in seconds:
+        total.update(one)
+    return rounded(total)
 
 
 def cell_key(operator: str, variant: str, point: str) -> str:

@@ -1,21 +1,29 @@
-"""`bench.py list`: the operators, one of them with all that belongs to it, or everything as JSON."""
+"""`bench.py list`: the operators, one of them with all that belongs to it, everything as JSON; a capture file."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.harness.checks import CHECKS, WAIVABLE
+from spec_decode_bench.harness.config.captured import CapturedPoint, points_of, read, told
 from spec_decode_bench.harness.config.load import measuring
 from spec_decode_bench.harness.contract import Axis, Operator, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.import_by_content import SUITE
 from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.records.schema import label_parts
 from spec_decode_bench.harness.report.console import print_checks, print_rows
 from spec_decode_bench.harness.report.escape import as_code, as_text
+from spec_decode_bench.harness.tensors import Dimension, Tensors, tensors
 from spec_decode_bench.harness.wording import counted
 
 #: Column for the checks that no variant can waive.
@@ -101,12 +109,15 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     _print_broken(console, catalog)
 
 
-def listed_markdown(catalog: Catalog, operator: Operator, specification: str) -> list[str]:
-    """What it computes, its variants, and the bugs kept as defects. specification: docstring of its module."""
+def listed_markdown(catalog: Catalog, operator: Operator, module: ModuleType) -> list[str]:
+    """What it computes, its tensors, its variants, and the bugs kept as defects. module: that defines it."""
+    specification = inspect.getdoc(module) or ""
     summary = _prose(operator.summary)
     lines = [f"## {operator.name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
     for paragraph in specification.split("\n\n")[1:]:
         lines += [paragraph if paragraph.startswith("    ") else _prose(paragraph), ""]
+    lines += [f"<details><summary>Tensors of {operator.name}</summary>", "", "| tensor |  |  |", "| --- | --- | --- |"]
+    lines += [*_tensors(operator, module), "", "</details>", ""]
     variants = [one for one in catalog.of(operator.name) if not one.is_upstream]
     lines += [f"<details><summary>Variants of {operator.name}, and bugs kept as defects</summary>", ""]
     lines += ["| variant |  |", "| --- | --- |"]
@@ -116,11 +127,92 @@ def listed_markdown(catalog: Catalog, operator: Operator, specification: str) ->
     return [*lines, "", f"Code: {', '.join(folders)}.", "", "</details>", ""]
 
 
+def _tensors(operator: Operator, module: ModuleType) -> list[str]:
+    """Rows of a table: name as kernels have it, dtype and dimensions, what else is declared of it."""
+    rows, parts = [], getattr(module, "PARTS", None)
+    of_parts = [_comments(part.module.Outputs) for part in parts.parts] if parts else []
+    for bundle, kind in (("x", operator.inputs), ("out", operator.outputs)):
+        comments = dict(item for one in (*of_parts, _comments(kind)) for item in one.items())
+        for spec in tensors(kind).values():
+            special, dims = spec.special, [_dimension(one) for one in spec.typed.dims]
+            condition = special.where.__name__
+            notes = [
+                "on the CPU" if special.host and not special.uva else "",
+                "in pinned memory of the host" if special.uva else "",
+                "rows may lie apart" if special.strided else "",
+                f"view of `{special.buffer}`" if special.buffer else "",
+                f"consumers read `[{', '.join(f':{_dimension(one)}' for one in special.read)}]`"
+                if special.read
+                else "",
+                f"only where `{condition.strip('_')}`" if condition != "<lambda>" else "",
+                _prose(comments.get(spec.name, "")),
+            ]
+            shape = f"{spec.dtype.name} `[{', '.join(dims)}]`"
+            rows.append(f"| `{bundle}.{spec.name}` | {shape} | {'; '.join(filter(None, notes))} |")
+    return rows
+
+
+def _dimension(dimension: Dimension) -> str:
+    return dimension.__name__.strip("_") if callable(dimension) else str(dimension)
+
+
+def _comments(kind: type[Tensors]) -> dict[str, str]:
+    """Field -> the comment behind or above its declaration."""
+    found = {}
+    for cls in (
+        cls for cls in reversed(kind.__mro__) if issubclass(cls, Tensors) and "<locals>" not in cls.__qualname__
+    ):
+        text = inspect.getsource(cls) if cls.__module__.startswith(f"{SUITE}.baselines") else ""
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                behind, above = (
+                    lines[node.end_lineno - 1][node.end_col_offset :].strip(),
+                    lines[node.lineno - 2].strip(),
+                )
+                found[node.target.id] = (behind or (above if above.startswith("#") else "")).lstrip("# ")
+    return found
+
+
 def _prose(paragraph: str) -> str:
     """A paragraph of a docstring, ``code`` in it, as Markdown."""
     parts = re.split(r"( ?)``(.+?)``( ?)", " ".join(paragraph.split()))  # text, space, code, space, text, ...
     kinds = (as_text, str, as_code, str)
     return "".join(kinds[i % 4](part) for i, part in enumerate(parts))
+
+
+def listed_capture(console: Console, catalog: Catalog, file: str) -> None:
+    """Where a capture file comes from, and a line for each operator in it. Raises CaptureError."""
+    header, captured = read(file).header, points_of(file, catalog.operators)
+    drafts = f", {header.speculative.method} with {header.speculative.num_drafts} drafts" if header.speculative else ""
+    console.print(Text(f"{header.model}{drafts}, in {header.engine} {header.engine_version}", style="bold"))
+    if made := [text for text in (header.gpu, header.created, header.commit and f"suite {header.commit}") if text]:
+        console.print(Text(", ".join(made)))
+    by_operator: dict[str, list[CapturedPoint]] = {}
+    for one in captured:
+        if one.point is not None:
+            by_operator.setdefault(one.entry.operator, []).append(one)
+    rows = []
+    for operator, points in by_operator.items():
+        steps = ", ".join(dict.fromkeys(str(one.entry.step) for one in points))
+        size = sum(one.entry.size for one in points)
+        rows.append((operator, steps, f"{size:,}", _axes_of(catalog.operators[operator], points)))
+    print_rows(console, ("operator", "steps", "bytes", "axes that differ from their default"), rows)
+    for sentence in told(file, captured):
+        console.print(Text(sentence, style="red"))
+
+
+def _axes_of(operator: Operator, points: Sequence[CapturedPoint]) -> str:
+    """``batch_size=32,context_len=512 ... 530``: the smallest and the largest number of an axis that varies."""
+    labels = [label_parts(operator.label(one.point)) for one in points]
+    texts = []
+    for axis in operator.axes:
+        if any(axis.name in label for label in labels):
+            values = {axis.label(one.point[axis.name]): one.point[axis.name] for one in points}
+            is_sorted = all(isinstance(value, int | float) for value in values.values())
+            shown = sorted(values, key=values.get) if is_sorted else list(values)
+            texts.append(f"{axis.name}={shown[0] if len(shown) == 1 else f'{shown[0]} ... {shown[-1]}'}")
+    return ",".join(texts)
 
 
 def _print_broken(console: Console, catalog: Catalog) -> None:

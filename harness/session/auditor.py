@@ -8,7 +8,7 @@ launches on the host until the process ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import cycle
 from typing import Any
@@ -16,15 +16,15 @@ from typing import Any
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.analysis.estimators import CUPTI
 from spec_decode_bench.harness.checks import Mismatch
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Audited, Task
 from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.engine_launch import own_launches
 from spec_decode_bench.harness.records.schema import Finding, Place
-from spec_decode_bench.harness.session.measure import check_context
-from spec_decode_bench.harness.session.messages import Audited, AuditReady, Heartbeat, Job
+from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job
+from spec_decode_bench.harness.session.sampling import is_context_lost
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
 from spec_decode_bench.harness.timing.calibrate import Kernels
 from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
@@ -52,7 +52,13 @@ BLOCKED = "CUPTI returns no data: another profiler is using it, or the driver de
 
 
 class Auditor:
-    """Owns the device in the second process. It takes the messages of an Evaluator, and times nothing by a clock."""
+    """Owns the device in the second process. It times nothing by a clock.
+
+    tell, lost: as of Evaluator.
+    """
+
+    tell: Callable[[Heartbeat], None] = staticmethod(lambda event: None)
+    lost = False
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -60,6 +66,9 @@ class Auditor:
         self._catalog = discover(job.variant_files)
         settings.restore()
         self._own_waits = 0
+        #: The last one, whose buffers its variants share.
+        self._task: Task | None = None
+        self._buffer_sets: list[Fixture] = []
 
     def bring_up(self) -> None:
         """Up to the first trace, at which CUPTI is attached."""
@@ -71,7 +80,7 @@ class Auditor:
             trace(self._kernels.own["null"][0])
             self._own_waits = trace(lambda: None).synchronizations
 
-    def ready(self) -> AuditReady:
+    def ready(self, timed: bool = True) -> AuditReady:
         """CUPTI's times of the calibration kernels, or why there are none."""
         kernels, self._kernels = self._kernels, None
         self._timer.ramp(RAMP_S)
@@ -87,31 +96,34 @@ class Auditor:
     def close(self) -> None:
         pass
 
-    def cells(self, item: Cells) -> Iterator[Heartbeat | Audited]:
-        operator, point = self._catalog.operators[item.operator], Point(item.axes)
-        places: list[Fixture] = []
-        for variant in (self._catalog.find(item.operator, name) for name in item.variants):
-            yield Heartbeat(variant.name, "audit")
+    def audit(self, task: Task) -> list[Audited]:
+        """Of variants at a point, up to one that takes the CUDA context with it."""
+        operator, point = self._catalog.operators[task.operator], Point(task.axes)
+        audited: list[Audited] = []
+        for variant in (self._catalog.find(task.operator, name) for name in task.variants):
+            self.tell(Heartbeat((variant.name,)))
             try:
-                if not places:
+                if self._task is None or self._task.key("") != task.key(""):
+                    self._task, self._buffer_sets = None, []
                     first = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0)
-                    places = first.places(PLACEMENTS)
-                answer = Audited(variant.name, self._audit(places, variant))
+                    self._task, self._buffer_sets = task, first.buffer_sets(PLACEMENTS)
+                audited.append(Audited(variant=variant.name, counts=self._examined(self._buffer_sets, variant)))
             except Exception as error:  # a variant may raise anything
-                finding = Finding(place=Place.POINT, name=item.point, when="audit", **wrong(error))
-                answer = Audited(variant.name, finding=finding)
-            yield answer
-            if answer.finding is not None:
-                check_context(self._job.device)
+                finding = Finding(place=Place.POINT, name=task.point, when="audit", **wrong(error))
+                audited.append(Audited(variant=variant.name, finding=finding))
+                self.lost = is_context_lost(self._job.device)
+                if self.lost:
+                    break
+        return audited
 
-    def _audit(self, places: list[Fixture], variant: Variant) -> dict[str, Any]:
+    def _examined(self, buffer_sets: list[Fixture], variant: Variant) -> dict[str, Any]:
         """Counts and samples, as fields of Metrics. Raises Mismatch where the launch fails a check that it does not
         waive, or does different work in a graph.
         """
         launches = []
-        for place in places:
-            place.fill(0)
-            launches.append(place.setup(variant))
+        for buffers in buffer_sets:
+            buffers.fill(0)
+            launches.append(buffers.setup(variant))
             for _ in range(WARMUP_CALLS):
                 launches[-1]()
         launch = launches[0]
@@ -126,7 +138,7 @@ class Auditor:
             graphs = self._graphs(launches)
         except Exception:  # it cannot be captured, which the first process has recorded
             graphs = []
-        replays = self._replays(graphs, [place.rewrite_inputs for place in places])
+        replays = self._replays(graphs, [buffers.rewrite_inputs for buffers in buffer_sets])
         self._check_same_work(eager.operations, replays)
         found = {
             **self._samples(replays),
@@ -136,10 +148,10 @@ class Auditor:
             "synchronizations": waits,
             "memcpys": {direction: -(-count // CALLS) for direction, count in sorted(memcpys.items())},
         }
-        return self._without_own(found, launches, places)
+        return self._without_own(found, launches, buffer_sets)
 
     def _without_own(
-        self, found: dict[str, Any], launches: Sequence[Callable[[], Any]], places: Sequence[Fixture]
+        self, found: dict[str, Any], launches: Sequence[Callable[[], Any]], buffer_sets: Sequence[Fixture]
     ) -> dict[str, Any]:
         """What was found, less the suite's own launches beside an engine's."""
         own = [own_launches(launch) for launch in launches]
@@ -150,7 +162,7 @@ class Auditor:
         found["eager_launches"] -= len(operations)
         found["memcpys"] = dict(Counter(found["memcpys"]) - copies)
         if found["cupti_launches"] is not None:
-            replays = self._replays(self._graphs(own), [place.rewrite_inputs for place in places])
+            replays = self._replays(self._graphs(own), [buffers.rewrite_inputs for buffers in buffer_sets])
             found["cupti_launches"] -= len(replays[0]) // self._copies
             pairs = zip(found[CUPTI.field], cycle(self._samples(replays)[CUPTI.field]))
             found[CUPTI.field] = [round(us - own_us, SAMPLE_DECIMALS) for us, own_us in pairs]

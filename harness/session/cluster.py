@@ -20,11 +20,10 @@ from typing import Any
 
 import spec_decode_bench
 from spec_decode_bench.harness.config.load import ConfigError
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.import_by_content import PACKAGES, ROOT, SUITE
-from spec_decode_bench.harness.records.schema import Cell, Segment
-from spec_decode_bench.harness.session.gpus import LocalGpu
 from spec_decode_bench.harness.session.messages import Job, Ready
+from spec_decode_bench.harness.session.several_gpus import LocalGpu, Measured
 from spec_decode_bench.harness.session.worker import START_LIMIT_S, RunError
 from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 
@@ -141,9 +140,9 @@ class ClusterGpu:
     def start(self) -> Ready:
         return self._answer(self._actor.start.remote(), PLACED_LIMIT_S)
 
-    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
-        self.doing = f"{item.operator} {item.point}"
-        return self._answer(self._actor.run.remote(item))
+    def run(self, task: Task) -> Measured:
+        self.doing = f"{task.operator} {task.point}"
+        return self._answer(self._actor.run.remote(task))
 
     def abort(self) -> None:
         ray.kill(self._actor)

@@ -1,9 +1,8 @@
 """The worker's side of a run: it owns the device, checks variants, and times those that pass.
 
-Results leave as events, each as soon as it is known: ``Heartbeat`` before a variant gets control, ``Cell`` when its
-outcome at the point is settled, ``Checked`` for what is verified alone. ``check`` verifies variants somewhere
-(``_steps``). ``cells`` verifies the variants of a point one after the other (``_at_point``: does it apply, its edge
-cases once per process, then this point), and has those that passed timed together (harness/session/measure.py).
+``check`` verifies variants somewhere (``_steps``), at a point in the steps of ``_at_point``. ``time`` has those that
+passed there timed together (harness/session/sampling.py). Each answers a request with one value; a heartbeat before a
+variant gets control, and each finding, go through ``tell``.
 """
 
 from __future__ import annotations
@@ -11,49 +10,47 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
+from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.compile_time import compile_time
 from spec_decode_bench.harness.config.work_items import (
     AsEdgeCase,
     AtPoint,
-    Cells,
     Check,
     Checked,
+    Death,
     EdgeCases,
     Named,
     RandomBatches,
+    Task,
+    Timed,
 )
-from spec_decode_bench.harness.contract import COMPILER, EdgeCase, Operator, Point, Variant
+from spec_decode_bench.harness.contract import CAPTURE, COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
 from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
 from spec_decode_bench.harness.packages import checkouts, versions
 from spec_decode_bench.harness.records.schema import (
-    Cell,
     Code,
     Environment,
     Finding,
-    Metrics,
     Place,
-    Proof,
     Reason,
     Status,
     cell_key,
     rounded,
 )
-from spec_decode_bench.harness.session.measure import RAMP_S, Measuring, check_context, is_context_lost
-from spec_decode_bench.harness.session.messages import Heartbeat, Job, Outputs, Ready
-from spec_decode_bench.harness.session.proofs import machine_hash
+from spec_decode_bench.harness.session.messages import Heartbeat, Job, Ready
+from spec_decode_bench.harness.session.sampling import RAMP_S, Sampling, is_context_lost
 from spec_decode_bench.harness.session.sources import package_needs
 from spec_decode_bench.harness.timing.environment import describe
 from spec_decode_bench.harness.verify.edge_cases import (
@@ -90,29 +87,13 @@ class _VariantState:
     """What this process knows about one variant.
 
     bad_import:  what the import of its file changed in the process; then it is never run.
-    edge_cases:  findings at edge cases and sequences, of all or up to the first that is bad; None until they have run.
-    complete:    whether of all.
     interpreted: whether Triton's interpreter ran it at a point.
     slow_s:      seconds that interpreting and compiling took, by SWEEP, ARRAY and RANDOM.
     """
 
     bad_import: Finding | None = None
-    edge_cases: list[Finding] | None = None
-    complete: bool = False
     interpreted: bool = False
     slow_s: Counter[str] = field(default_factory=Counter)
-
-    def rejection(self, variant: Variant) -> Finding | None:
-        """From the first edge case or sequence that it does not pass."""
-        if self.edge_cases is None:
-            return None
-        if (bad := next((finding for finding in self.edge_cases if finding.status.is_bad), None)) is not None:
-            return bad
-        if not is_unverified(self.edge_cases):
-            return None
-        left_out_by = "skip= and known_failures= leave" if variant.known_failures else "skip= leaves"
-        message = f"unverified: its {left_out_by} out every edge case"
-        return Finding(status=Status.FAILED, place=Place.EDGE_CASE, name="", message=message)
 
 
 @dataclass
@@ -121,25 +102,22 @@ class _At:
 
     kind:     SWEEP or ARRAY, where every variant is launched once and none is timed.
     planned:  whether the operator may leave it out.
-    proven:   variants whose edge cases an earlier run verified, on a machine like this.
     fixture:  inputs and outputs, made when the first variant needs them.
-    verified: the variants that passed and are to be timed, each with its launch here.
-    seconds:  variant -> what it took to check it, by activity.
+    launches: of the variants that passed and are to be timed, by name.
     """
 
     operator: Operator
     point: Point
     kind: str
-    proven: Collection[str] = ()
     planned: bool = True
     fixture: Fixture | None = None
-    verified: list[tuple[Variant, Callable[[], Any]]] = field(default_factory=list)
-    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    launches: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     @cached_property
     def redundant(self) -> Reason | None:
         """Why the operator leaves this point out. Raises what its own code raises."""
-        return reason_to_skip(self.operator, self.point) if self.planned else None
+        is_planned = self.planned and CAPTURE not in self.point
+        return reason_to_skip(self.operator, self.point) if is_planned else None
 
     @cached_property
     def values(self) -> dict[str, int | float | str]:
@@ -147,9 +125,9 @@ class _At:
         return self.operator.values(self.point)
 
     @property
-    def shared(self) -> tuple[str, Point, str]:
+    def shared(self) -> tuple[str, Point, str, bool]:
         """What variants that share its inputs have in common."""
-        return self.operator.name, self.point, self.kind
+        return self.operator.name, self.point, self.kind, self.planned
 
     @cached_property
     def label(self) -> str:
@@ -169,10 +147,13 @@ class Evaluator:
 
     thorough: whether to check every property at every edge case; None: where nothing is timed, as there is time then.
     timer:    None on a CPU.
-    send:     sends an event at once: a heartbeat before each edge case and sequence, what may be lost with the process.
+    tell:     tells the supervisor at once: a heartbeat before something gets control, and each finding, which may be
+              lost with the process.
+    lost:     whether the variant of the last outcome took the CUDA context with it.
     """
 
-    send: Callable[[Heartbeat | Checked], None] = staticmethod(lambda event: None)
+    tell: Callable[[Heartbeat | Checked], None] = staticmethod(lambda event: None)
+    lost = False
 
     # --- set up -------------------------------------------------------------------------------------------------------
 
@@ -202,15 +183,11 @@ class Evaluator:
         #: What kinds of work item that rooms add keep in this process.
         self.kept: dict[type, Any] = {}
         self._idle_since = -math.inf
-        #: Known once the device is up.
-        self._machine: str | None = None
         #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
         #: Where a Check was last, whose inputs its variants share.
-        self._last: _At | None = None
+        self._at: _At | None = None
         self._compiled: dict[str, dict[str, str]] = {}
-        #: Seconds of verification before the calibration.
-        self._verified_s: Counter[str] = Counter()
 
     def bring_up(self) -> Environment:
         """Bring the device up, or compile CUDA sources where there is no GPU."""
@@ -224,12 +201,11 @@ class Evaluator:
             self._compiled = compile_all(self.job.compiled)
         needs = package_needs(self.catalog.variants)
         self._environment = describe(self.job.device, self._clocks, versions(needs), checkouts(needs))
-        self._machine = machine_hash(self._environment)
         return self._environment
 
     def ready(self, timed: bool = True) -> Ready:
         """On a GPU, ramp the clocks and calibrate, if anything is to be timed."""
-        calibration, seconds = None, {"import": self._import_s, **self._verified_s}
+        calibration, seconds = None, {"import": self._import_s}
         if self.job.device == "cuda":
             from spec_decode_bench.harness.timing.calibrate import calibrate
 
@@ -257,85 +233,73 @@ class Evaluator:
         if self.job.device == "cuda":
             torch.cuda.profiler.stop()
 
-    # --- the variants of a point --------------------------------------------------------------------------------------
+    # --- timing -------------------------------------------------------------------------------------------------------
 
-    def cells(self, item: Cells) -> Iterator[Heartbeat | Outputs | Cell]:
-        """All variants of an item: check each, then time those that passed. Raises ContextLost; the session asks
-        another process for the variants whose cells it did not get.
+    def time(self, task: Task) -> list[Timed]:
+        """The samples of variants that passed at a point. Raises ContextLost; the session asks another process, one
+        variant after the other.
         """
-        at = _At(self.catalog.operators[item.operator], Point(item.axes), SWEEP, self._proven(item))
-        for name in item.variants:
-            yield Heartbeat(name, "verify")
-            began, compiled_s = time.perf_counter(), self.compiled_s
-            for event in self._at_point(at, self.catalog.find(item.operator, name)):
-                if not isinstance(event, Finding):
-                    yield event
-                    continue
-                yield self._described(item, self._cell(item, at, name, event), self.spent(began, compiled_s))
-            at.seconds[name] = self.spent(began, compiled_s)
-        if at.verified:
+        at = self._point(task.operator, AtPoint(label=task.point, axes=task.axes))
+        timed: list[Timed] = []
+        for name in task.variants:
+            if name not in at.launches:  # verified by a process that died
+                self.tell(Heartbeat((name,)))
+                finding = self._verified(at, self.catalog.find(task.operator, name), once=name in task.proven)
+                if finding.status is not Status.PASSED:
+                    timed.append(Timed(variant=name, finding=finding))
+        launches = [
+            (self.catalog.find(task.operator, name), at.launches[name]) for name in task.variants if name in at.launches
+        ]
+        if launches:
             idle_s = time.perf_counter() - self._idle_since
             if ramp_s := next((ramp_s for least_s, ramp_s in RAMPS.items() if idle_s > least_s), 0.0):
                 with nvtx_range("ramp", "ramp"):
                     self.ramp(ramp_s)
-            measuring, began = Measuring(self.job, self.timer, self._clocks), time.perf_counter()
-            for event in measuring.time(item, at.fixture, at.verified):
-                share_s = (time.perf_counter() - began) / len(at.verified)
-                yield self._described(item, event, at.seconds[event.variant] | {"time": share_s})
+            sampling = Sampling(self.job, self.timer, self._clocks, self.tell)
+            timed += sampling.timed(task, at.fixture, launches)
             self._idle_since = time.perf_counter()
+        self.lost = self._has_lost_context(timed[-1].finding)
+        return timed
 
-    def _cell(self, item: Cells, at: _At, name: str, finding: Finding) -> Cell:
-        """Of a variant that is not timed."""
-        passed = finding.status is Status.PASSED
-        metrics = Metrics(bytes_moved=at.fixture.bytes_moved) if passed else None
-        bad = finding if finding.status.is_bad else None
-        return item.cell(name, finding.status, finding=bad, reason=finding.reason, metrics=metrics)
+    def _has_lost_context(self, finding: Finding | None) -> bool:
+        return finding is not None and finding.status.is_bad and is_context_lost(self.job.device)
 
     def spent(self, began: float, compiled_s: float) -> dict[str, float]:
         """Seconds of verification by activity. began, compiled_s: perf_counter and seconds of compilation before it."""
-        compiling_s = self.compiled_s - compiled_s
-        return {"compile": compiling_s, "verify": time.perf_counter() - began - compiling_s}
+        compiling_s = self._compile_time.seconds - compiled_s
+        return rounded({"compile": compiling_s, "verify": time.perf_counter() - began - compiling_s})
 
-    @property
-    def compiled_s(self) -> float:
-        """Seconds of compilation in this process."""
-        return self._compile_time.seconds
+    def ramp(self, seconds: float) -> None:
+        """Bring the clock of a GPU up."""
+        if self.timer is not None:
+            self.timer.ramp(seconds)
 
-    def _described(self, item: Cells, event: Any, seconds: dict[str, float]) -> Any:
-        """The event; of a cell, with its seconds, and its proof if it passed without its edge cases."""
-        if not isinstance(event, Cell):
-            return event
-        proof = self.proof_of(item, event.variant) if event.status is Status.PASSED else None
-        return structs.replace(event, proof=proof, seconds=rounded(seconds))
+    # --- verification at a point --------------------------------------------------------------------------------------
 
-    def _at_point(self, at: _At, variant: Variant) -> Iterator[Heartbeat | Finding]:
-        """What a variant is checked for at a point, top to bottom; the first finding ends it. Without one it passed, is
-        to be timed, and its launch is in ``at.verified``. Raises ContextLost.
-        """
-        state, launch = self._states[variant.id], None
-        finding = self._not_run(at, variant)
-        if finding is None and state.edge_cases is None and variant.name not in at.proven:
-            yield from self._until_rejected(variant)
-        finding = finding or state.rejection(variant)
-        if finding is None and (reason := self._out_of_time(variant, at.kind)):
-            finding = at.finding(Status.SKIPPED, reason=reason)
-        if finding is None:
-            try:
-                launch = self._launched(at, variant)
-            except LeftOut as left_out:
-                finding = at.finding(Status.SKIPPED, reason=left_out.reason)
-            except _NoInputs as error:
-                finding = at.finding(error=type(error.__cause__).__name__, message=str(error))
-            except Exception as error:  # a variant may raise anything
-                finding = at.finding(**wrong(error))
-        if finding is None and self.job.timed and not state.interpreted and at.kind == SWEEP:
-            at.verified.append((variant, launch))
+    def _at_point(self, at: _At, variant: Variant, where: AtPoint) -> Iterator[Finding]:
+        """What a variant is checked for at a point, top to bottom; the first finding that is not a pass ends it."""
+        if finding := self._not_run(at, variant):
+            yield finding
             return
-        interpreted = Reason(code=Code.INTERPRETED) if state.interpreted and at.kind == SWEEP else None
-        finding = finding or at.finding(Status.PASSED, reason=interpreted)
-        yield finding
-        if finding.status.is_bad:
-            check_context(self.job.device)
+        if not where.passed and where.rejected is None:
+            for finding in self._until_rejected(variant):
+                yield finding
+                if finding.status.is_bad:
+                    return
+        if where.rejected is not None:
+            yield where.rejected
+        elif reason := self._out_of_time(variant, at.kind):
+            yield at.finding(Status.SKIPPED, reason=reason)
+        else:
+            yield self._verified(at, variant, where.proven)
+
+    def _point(self, operator: str, where: AtPoint) -> _At:
+        """The last one, if it is the same."""
+        kind = ARRAY if where.in_array else SWEEP
+        new = _At(self.catalog.operators[operator], Point(where.axes), kind, where.planned)
+        if self._at is None or self._at.shared != new.shared:
+            self._at = new
+        return self._at
 
     def _not_run(self, at: _At, variant: Variant) -> Finding | None:
         """Why a variant does not run at a point at all."""
@@ -351,28 +315,35 @@ class Evaluator:
             return at.finding(**wrong(error) | {"message": f"{whose} raised {first_line(error)}"})
         return None
 
-    def proof_of(self, item: Cells, name: str) -> Proof | None:
-        """What stands for the edge cases of a variant here."""
-        return item.proven[name] if name in self._proven(item) else None
-
-    def _proven(self, item: Cells) -> list[str]:
-        """The variants whose edge cases a proof stands for: not one of another machine, or beside their findings."""
-        if item.machine != self._machine:
-            return []
-        return [name for name in item.proven if self._states[item.id_of(name)].edge_cases is None]
-
-    def _until_rejected(self, variant: Variant) -> Iterator[Heartbeat]:
-        """Run edge cases and sequences up to the first that the variant does not pass."""
-        state = self._states[variant.id]
-        state.edge_cases = []
+    def _until_rejected(self, variant: Variant) -> Iterator[Finding]:
+        """At edge cases and sequences up to the first that the variant does not pass, and that it passed any."""
+        findings = []
         for finding in self._edge_cases(variant):
-            yield Heartbeat(variant.name, "verify")
-            state.edge_cases.append(finding)
+            findings.append(finding)
+            yield finding
             if finding.status.is_bad:
                 return
-        state.complete = True
+        if is_unverified(findings):
+            left_out_by = "skip= and known_failures= leave" if variant.known_failures else "skip= leaves"
+            message = f"unverified: its {left_out_by} out every edge case"
+            yield Finding(status=Status.FAILED, place=Place.EDGE_CASE, name="", message=message)
 
-    def _launched(self, at: _At, variant: Variant) -> Callable[[], Any]:
+    def _verified(self, at: _At, variant: Variant, once: bool) -> Finding:
+        """Of the launches at a point. That of a variant which is to be timed is kept."""
+        try:
+            launch = self._launched(at, variant, once)
+        except LeftOut as left_out:
+            return at.finding(Status.SKIPPED, reason=left_out.reason)
+        except _NoInputs as error:
+            return at.finding(error=type(error.__cause__).__name__, message=str(error))
+        except Exception as error:  # a variant may raise anything
+            return at.finding(**wrong(error))
+        interpreted = self._states[variant.id].interpreted and at.kind == SWEEP
+        if self.job.timed and not interpreted:
+            at.launches[variant.name] = launch
+        return at.finding(Status.PASSED, reason=Reason(code=Code.INTERPRETED) if interpreted else None)
+
+    def _launched(self, at: _At, variant: Variant, once: bool) -> Callable[[], Any]:
         """The variant's launch, set up on the fixture of the point and verified there. Raises LeftOut, _NoInputs, and
         whatever the variant does.
         """
@@ -391,12 +362,14 @@ class Evaluator:
                 )
                 if not in_array:
                     _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
+            except CaptureError as error:
+                raise LeftOut(Reason(code=Code.CAPTURED, detail=str(error))) from None
             except Exception as error:  # the operator's own code, or memory
                 raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
             if in_array and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
-                once = self._states[variant.id].interpreted or in_array or variant.name in at.proven
+                once = once or in_array or self._states[variant.id].interpreted
                 return verify_cell(at.fixture, variant, once=once)
 
     @contextmanager
@@ -430,35 +403,42 @@ class Evaluator:
         spent = self._states[variant.id].slow_s[kind] > self.job.measure.interpreter_budget_s
         return self._budget_spent if spent else None
 
-    # --- for rooms ---------------------------------------------------------------------------------------------------
+    # --- verification -------------------------------------------------------------------------------------------------
 
-    def check_at(self, item: Cells, point: Point, variant: Variant) -> Iterator[Heartbeat | Finding]:
-        """Check a variant at its edge cases and at an item's point. Yields a finding only if it must not be timed."""
-        operator = self.catalog.operators[item.operator]
-        return self._at_point(_At(operator, point, SWEEP, self._proven(item), planned=False), variant)
+    def check(self, request: Check) -> list[Checked]:
+        """Findings of variants, healthy or defective. What loses the CUDA context has crashed, too."""
+        checked: list[Checked] = []
+        for variant in (self.catalog.find(request.operator, name) for name in request.variants):
+            began, compiled_s = time.perf_counter(), self._compile_time.seconds
+            for finding in self._steps(request, variant):
+                at_point = finding.place is Place.POINT and finding.status is Status.PASSED
+                checked.append(
+                    Checked(
+                        operator=request.operator,
+                        variant=variant.name,
+                        finding=finding,
+                        bytes_moved=self._at.fixture.bytes_moved if at_point else None,
+                        seconds=self.spent(began, compiled_s),
+                    )
+                )
+                self.tell(checked[-1])
+                if self._has_lost_context(finding):
+                    self.lost = True
+                    death = Death("the CUDA context was lost", variant.id, _place_of(finding))
+                    return [*checked, request.died(variant.name, death)]
+                began, compiled_s = time.perf_counter(), self._compile_time.seconds
+        return checked
 
-    def ramp(self, seconds: float) -> None:
-        """Bring the clock of a GPU up."""
-        if self.timer is not None:
-            self.timer.ramp(seconds)
-
-    # --- verification alone -------------------------------------------------------------------------------------------
-
-    def check(self, item: Check) -> Iterator[Heartbeat | Checked]:
-        """Findings of variants, healthy or defective. Raises ContextLost."""
-        for name in item.variants:
-            variant = self.catalog.find(item.operator, name)
-            for event in self._steps(item, variant):
-                yield item.found(name, event) if isinstance(event, Finding) else event
-
-    def _steps(self, item: Check, variant: Variant) -> Iterator[Heartbeat | Finding]:
+    def _steps(self, request: Check, variant: Variant) -> Iterator[Finding]:
         """What a variant is checked for somewhere."""
-        operator, where = self.catalog.operators[item.operator], item.where
+        operator, where = self.catalog.operators[request.operator], request.where
+        self.tell(Heartbeat((variant.name,)))
         match where:
             case EdgeCases() if self.job.timed:
-                yield from self._verified_first(variant)
+                if unavailable(variant, self.job.device) is None:
+                    yield from self._until_rejected(variant)
             case EdgeCases():
-                yield from self._all_edge_cases(variant)
+                yield from self._edge_cases(variant)
             case Named(known_failure=True):
                 yield self._at_known_failure(variant, where)
             case Named():
@@ -470,35 +450,9 @@ class Evaluator:
                 yield from self._edge_cases(variant, replace(operator, edge_cases=only, sequences={}))
                 yield from self._as_random_batch(variant, Point(where.axes))
             case AtPoint():
-                yield Heartbeat(variant.name, "verify")
-                new = _At(operator, Point(where.axes), ARRAY if where.in_array else SWEEP)
-                if self._last is None or self._last.shared != new.shared:
-                    self._last = new
-                yield from self._at_point(self._last, variant)
+                yield from self._at_point(self._point(request.operator, where), variant, where)
             case RandomBatches():
-                yield from self._random_batches(item, variant, where.count)
-
-    def _verified_first(self, variant: Variant) -> Iterator[Heartbeat | Finding]:
-        """What ``cells`` does first for a variant, which it then does not repeat; the finding of one that is wrong."""
-        if unavailable(variant, self.job.device):
-            return
-        began, compiled_s = time.perf_counter(), self.compiled_s
-        yield from self._until_rejected(variant)
-        self._verified_s.update(self.spent(began, compiled_s))
-        if rejection := self._states[variant.id].rejection(variant):
-            yield rejection
-            check_context(self.job.device)
-
-    def _all_edge_cases(self, variant: Variant) -> Iterator[Finding]:
-        state = self._states[variant.id]
-        if not state.complete:
-            findings = []
-            for finding in self._edge_cases(variant):
-                findings.append(finding)
-                yield finding
-            state.edge_cases, state.complete = findings, True
-        else:
-            yield from state.edge_cases
+                yield from self._random_batches(variant, where.count)
 
     def _at_known_failure(self, variant: Variant, where: Named) -> Finding:
         """The finding at a known failure. Far rows have one for each input, or none if memory is short; the first
@@ -536,19 +490,22 @@ class Evaluator:
                 self._known = {operator.name: {}}
             of = operator, variant, self.job.device, self.job.seed, self._thorough
             known = self._known[operator.name]
-            announce = lambda place: self.send(Heartbeat(variant.name, "verify", **place))  # noqa: E731
-            for finding in check_variant(*of, only=only, known=known, announce=announce):
-                yield finding
-                if finding.status.is_bad:
-                    check_context(self.job.device)
+            announce = lambda place: self.tell(Heartbeat((variant.name,), **place))  # noqa: E731
+            yield from check_variant(*of, only=only, known=known, announce=announce)
 
-    def _random_batches(self, item: Check, variant: Variant, count: int) -> Iterator[Finding]:
+    def _random_batches(self, variant: Variant, count: int) -> Iterator[Finding]:
         from spec_decode_bench.harness.verify.random_batches import check_random
 
         operator, state = self.catalog.operators[variant.operator], self._states[variant.id]
         if state.bad_import is not None:
             yield state.bad_import
             return
+        findings: list[Finding] = []
+
+        def keep(finding: Finding) -> None:
+            findings.append(finding)
+            self.tell(Checked(operator=operator.name, variant=variant.name, finding=finding))
+
         with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
             failed = check_random(
                 operator,
@@ -556,14 +513,16 @@ class Evaluator:
                 self.job.device,
                 self.job.seed,
                 count,
-                keep=lambda finding: self.send(item.found(variant.name, finding)),
+                keep=keep,
                 counting=lambda: self._counting(variant, RANDOM),
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
                 lost=lambda: is_context_lost(self.job.device),
-                announce=lambda name, seed: self.send(
-                    Heartbeat(variant.name, "verify", Place.RANDOM_BATCH, name, seed=seed)
-                ),
+                announce=lambda name, seed: self.tell(Heartbeat((variant.name,), Place.RANDOM_BATCH, name, seed=seed)),
             )
+        yield from findings
         if failed is not None:
             yield failed
-        check_context(self.job.device)
+
+
+def _place_of(finding: Finding) -> dict[str, Any]:
+    return {name: getattr(finding, name) for name in ("place", "name", "buffers", "seed")}

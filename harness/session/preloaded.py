@@ -1,5 +1,5 @@
-"""What the fork server imports: what every worker needs, whatever its role. No variant, as the comparing process must
-not have seen one, and Triton only where no worker may choose to interpret.
+"""What the fork server imports: what every worker needs, whatever its role: no variant, and Triton only
+where no worker may choose to interpret.
 
 torch comes first, so that its libraries lie at the same addresses whatever the suite imports (fork_server.py).
 """
@@ -20,7 +20,7 @@ atexit.register(os._exit, 0)
 sys.excepthook = lambda kind, *error: None if kind is EOFError else sys.__excepthook__(kind, *error)
 os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
 with suppress(Exception):  # a worker meets it again, and reports it
-    for _name in ("auditor", "evaluator", "comparer"):
+    for _name in ("auditor", "evaluator"):
         import_module(f"spec_decode_bench.harness.session.{_name}")
     import_module("spec_decode_bench.harness.discover").discover_operators()
     if os.environ.get(DEVICE) == "cuda":

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 from spec_decode_bench.harness.config.work_items import WorkItem
-from spec_decode_bench.harness.session.gpus import SHOWN_EVERY_S, LocalGpu
 from spec_decode_bench.harness.session.messages import Job, Ready
-from spec_decode_bench.harness.session.session import Event
+from spec_decode_bench.harness.session.several_gpus import SHOWN_EVERY_S, LocalGpu
 
 #: Runs a work item in the session of a lane.
-Run = Callable[[WorkItem], Iterator[Event]]
-Task = Callable[[Run], None]
+Ask = Callable[[WorkItem], Iterator[Any]]
+Work = Callable[[Ask], None]
 
 
 def side_by_side(
-    job: Job, lanes: Sequence[Iterator[Task]], begin: Callable[[Ready], None], show: Callable[[str], None]
+    job: Job, lanes: Sequence[Iterator[Work]], begin: Callable[[Ready], None], show: Callable[[str], None]
 ) -> None:
     """Each lane has a session, in a thread, and does the tasks of its iterator, which it may share with others.
 
@@ -31,7 +31,7 @@ def side_by_side(
         for number in range(len(lanes))
     ]
 
-    def work(session: LocalGpu, tasks: Iterator[Task]) -> None:
+    def work(session: LocalGpu, tasks: Iterator[Work]) -> None:
         try:
             ready = session.start()
             if session is sessions[0]:

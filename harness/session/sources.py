@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spec_decode_bench.harness.config.work_items import Cells
-from spec_decode_bench.harness.contract import COMPILER, GPU, Variant
+from spec_decode_bench.harness.config.captured import path_of
+from spec_decode_bench.harness.config.work_items import Task
+from spec_decode_bench.harness.contract import CAPTURE, COMPILER, GPU, Variant
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash
 from spec_decode_bench.harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
 from spec_decode_bench.harness.import_by_content import IN_WORKERS, OPERATORS
@@ -25,7 +26,7 @@ ENGINE = "harness/"
 _SUFFIXES = (".py", ".cu", ".cuh")
 
 
-def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Iterable[str]) -> dict[str, str]:
+def source_hashes(items: Sequence[Task], catalog: Catalog, variant_files: Iterable[str]) -> dict[str, str]:
     """File -> hash: of the engine, the folders of the operators, the files of ``--variants`` and the sources of the
     variants with all that they import or include, the files of packages that they require, and every file that an axis
     names, such as a trace. Paths inside the repository are relative to it. Raises RecordError for a file that cannot be
@@ -39,6 +40,7 @@ def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Itera
     files = dict.fromkeys(sorted(extra.get(path, path) for path in closure))
     texts = {text for item in items for text in _texts(list(item.axes.values()))}
     files |= dict.fromkeys(Path(text) for text in sorted(texts) if _is_file(text))
+    files |= dict.fromkeys(path_of(item.axes[CAPTURE]["file"]) for item in items if CAPTURE in item.axes)
     code = [path for folder in IN_WORKERS for path in _code(ROOT / folder)]
     engine = hashlib.sha256("".join(map(_hash, code)).encode()).hexdigest()[:DIGITS]
     named = {_name(path): path for path in files} | files_of(package_needs(variants))

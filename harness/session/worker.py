@@ -7,29 +7,27 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
-from multiprocessing.connection import Connection
+from functools import cached_property, partial
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from spec_decode_bench.harness import interpreter, registry
+from spec_decode_bench.harness.config.work_items import Answer, Checked
 from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.session import fork_server
 from spec_decode_bench.harness.session.interrupt import kill_group
 from spec_decode_bench.harness.session.messages import (
     AuditReady,
     Calibrate,
-    Done,
-    Event,
     Fatal,
+    Heartbeat,
     Job,
-    Message,
-    Outputs,
     Ready,
     Up,
-    receive_event,
-    receive_message,
+    receive,
+    receive_request,
     send,
 )
 from spec_decode_bench.harness.session.worker_output import WorkerOutput, redirect_output
@@ -57,7 +55,7 @@ class WorkerSilent(WorkerDied):
     """The process sent nothing for too long and was killed."""
 
 
-def _serve(connection: Connection, output: Connection, job: Job) -> None:
+def _serve(connection: Connection, heartbeats: Connection, output: Connection, job: Job) -> None:
     """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
     redirect_output(output)
     registry.load(job.rooms)
@@ -67,36 +65,37 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
     if job.role == "audit":
         from spec_decode_bench.harness.session.auditor import Auditor as Owner
-    elif job.role == "compare":
-        from spec_decode_bench.harness.session.comparer import OutputComparer as Owner
     else:
         from spec_decode_bench.harness.session.evaluator import Evaluator as Owner
     import torch
 
-    from spec_decode_bench.harness.session.measure import ContextLost
+    from spec_decode_bench.harness.session.sampling import ContextLost
 
     # Host tensors are small: more threads would only spin, on cores that other workers need. Engines do the same.
     torch.set_num_threads(1)
     process_id = os.getpid()
 
-    def answer(event: Event) -> None:
+    def say(pipe: Connection, message: Any) -> None:
         if os.getpid() != process_id:  # a variant forked: the copy went on as a second worker
             os._exit(1)
-        send(connection, event)
+        send(pipe, message)
 
     try:
         try:
             owner = Owner(job)
             up = Up(owner.bring_up())
         except Exception as error:  # there is nothing to clean up yet
-            answer(Fatal(first_line(error)))
+            say(connection, Fatal(first_line(error)))
             return
-        owner.send = answer
-        answer(up)
-        while message := receive_message(connection):
-            for event in _events(owner, message):
-                answer(event)
-            answer(Done())
+        owner.tell = partial(say, heartbeats)
+        say(connection, up)
+        while request := receive_request(connection):
+            answer = request.run(owner)
+            if isinstance(answer, list):
+                answer = Answer(answer, owner.lost)
+            say(connection, answer)
+            if owner.lost:
+                raise ContextLost
         owner.close()
     except ContextLost:
         connection.close()
@@ -105,28 +104,15 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
         os._exit(1)
     except SystemExit:
         raise
-    except BaseException as error:  # a variant raised no Exception, or an event cannot be encoded
+    except BaseException as error:  # a variant raised no Exception, or an answer cannot be encoded
         with suppress(OSError):
-            answer(Fatal(first_line(error)))
+            say(connection, Fatal(first_line(error)))
         connection.close()
         os._exit(1)
 
 
-def _events(owner: Any, message: Message) -> Iterator[Event]:
-    match message:
-        case Calibrate():
-            return iter([owner.ready() if message.timed else owner.ready(timed=False)])
-        case Outputs():
-            return owner.compare(message)
-        case _:
-            return message.run(owner)
-
-
 class Worker:
     """The parent's handle on one worker process."""
-
-    #: Whether it will time anything, so that it must calibrate.
-    times = True
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -138,9 +124,12 @@ class Worker:
         process = None
         try:
             self._connection, worker_end = fork_server.CONTEXT.Pipe()
+            self._heartbeats, heartbeats = fork_server.CONTEXT.Pipe(duplex=False)
             self._worker_output = WorkerOutput(fork_server.CONTEXT)
-            process = fork_server.started(_serve, (worker_end, self._worker_output.writer, self._job), "device worker")
+            ends = worker_end, heartbeats, self._worker_output.writer
+            process = fork_server.started(_serve, (*ends, self._job), "device worker")
             worker_end.close()
+            heartbeats.close()
             self._worker_output.listen()
         except (OSError, EOFError, RuntimeError) as error:  # the last one from a thread
             if process is not None:
@@ -148,51 +137,54 @@ class Worker:
             raise RunError(
                 f"could not start a worker process: {first_line(error)}; see the system's limits with ulimit -a"
             ) from None
-        self._process = process
+        self._process, self._open_heartbeats = process, [self._heartbeats]
 
     @cached_property
     def up(self) -> Up | Fatal:
         """Waits until the process has brought the device up. Raises WorkerDied."""
-        return self._receive(START_LIMIT_S, "it should have been ready by then")
+        return self._receive((Up, Fatal), START_LIMIT_S, "it should have been ready by then")
 
-    @cached_property
-    def ready(self) -> Ready | AuditReady | Fatal:
+    def ready(self, timed: bool = True) -> Ready | AuditReady | Fatal:
         """Has the process calibrate, and waits for it. Raises WorkerDied."""
         if isinstance(self.up, Fatal):
             return self.up
-        self._send(Calibrate(self.times))
-        answer = self._receive(START_LIMIT_S, "it should have been ready by then")
-        if not isinstance(answer, Fatal):
-            self._receive(START_LIMIT_S, "it should have been ready by then")  # Done
-        return answer
+        request = Calibrate(timed)
+        self.send(request)
+        return self._receive((request.answer, Fatal), START_LIMIT_S, "it should have been ready by then")
 
     @property
     def process_id(self) -> int | None:
         return self._process.pid
 
-    def ask(self, message: Message) -> Iterator[Event]:
-        """Sends a message and returns its events. Raises WorkerDied, at once or from the iterator, if the process ends,
-        or sends nothing for too long, before Done.
-        """
-        self._send(message)
-        return self._events()
-
-    def _send(self, message: Message) -> None:
+    def send(self, request: Any) -> None:
+        """Raises WorkerDied."""
         try:
-            send(self._connection, message)
+            send(self._connection, request)
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
 
-    def _events(self) -> Iterator[Event]:
-        while not isinstance(event := self._receive(self._job.measure.timeout_s, "measure.timeout_s"), Done):
-            if isinstance(event, Fatal):
-                raise WorkerDied(f"the worker process could not go on: {event.reason}")
-            yield event
+    def receive(self, request: Any, hear: Callable[[Heartbeat | Checked], None]) -> Answer:
+        """The answer to a request that was sent. Raises WorkerDied if the process ends, or is silent for too long.
 
-    def _receive(self, limit_s: float, limit: str) -> Event:
+        hear: called with what it says meanwhile.
+        """
+        answer = self._receive((request.answer, Fatal), self._job.measure.timeout_s, "measure.timeout_s", hear)
+        if isinstance(answer, Fatal):
+            raise WorkerDied(f"the worker process could not go on: {answer.reason}")
+        return answer
+
+    def _receive(
+        self, kinds: tuple[Any, ...], limit_s: float, limit: str, hear: Callable[[Any], None] = lambda _: None
+    ) -> Any:
         try:
-            if self._connection.poll(limit_s):
-                return receive_event(self._connection)
+            try:
+                while pipes := wait([self._connection, *self._open_heartbeats], limit_s):
+                    if pipes == [self._connection]:
+                        return receive(self._connection, *kinds)
+                    self._hear(hear)
+            finally:
+                while self._open_heartbeats and self._heartbeats.poll():  # what was said before the end
+                    self._hear(hear)
         except (EOFError, OSError):
             raise WorkerDied(self._exit_reason()) from None
         except Exception as error:  # a variant wrote into the pipe
@@ -201,6 +193,12 @@ class Worker:
             raise WorkerDied(text) from None
         self._process.kill()
         raise WorkerSilent(f"the worker process did not respond for {limit_s:g} s ({limit}) and was ended")
+
+    def _hear(self, hear: Callable[[Any], None]) -> None:
+        try:
+            hear(receive(self._heartbeats, Heartbeat, Checked))
+        except (EOFError, OSError):  # it closed this pipe; the other one says how it ended
+            self._open_heartbeats = []
 
     def kill(self) -> None:
         """End the process at once, from any thread; what waits for it gets WorkerDied."""
@@ -231,6 +229,7 @@ class Worker:
             self._exit_code(GONE_LIMIT_S)
         kill_group(self._process.pid)
         self._connection.close()
+        self._heartbeats.close()
         self._worker_output.close()
 
     def _exit_code(self, wait_s: float) -> int | None:

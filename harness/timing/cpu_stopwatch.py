@@ -33,7 +33,7 @@ class CpuStopwatch:
     """Times one launch on a CPU. A Stopwatch (harness/timing/rounds.py) without a graph, on one set of buffers."""
 
     leading = "cpu_us"
-    place = 0
+    buffer_set = 0
     replay = None
 
     def __init__(

@@ -36,7 +36,7 @@ from spec_decode_bench.harness.engine_launch import EngineLaunch, own_launches
 from spec_decode_bench.harness.host_lock import Lock
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS, Cache
 from spec_decode_bench.harness.timing.queued_events import QueuedEvents
-from spec_decode_bench.harness.timing.rounds import PlacedLaunch
+from spec_decode_bench.harness.timing.rounds import STREAM_ROUNDS, PlacedLaunch
 from spec_decode_bench.harness.wording import first_line
 
 WARMUP_CALLS = 3
@@ -45,8 +45,6 @@ HOST_CALLS = 5
 #: Calls between two events, few and many; the cost of the events is not in their difference. MANY_CALLS is reduced for
 #: a long chain to at most STREAM_LAUNCHES launches: after about a thousand in a stream the host has to wait.
 FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
-#: Rounds with stream_us: the cross-check needs fewer samples than the metric, and takes a quarter of a round.
-STREAM_ROUNDS = 6
 #: Of the graphs with more than SMALLEST numbers of copies only the largest is captured that has no more nodes and
 #: microseconds: sizes between do not change a Theil-Sen slope, and what takes long has a precise slope without it.
 SMALLEST, MAX_NODES, MAX_GRAPH_US = 2, 128, 1000.0
@@ -102,12 +100,12 @@ class CudaStopwatch:
     """Times one launch, on another set of buffers in every round. Raises Mismatch where timed calls do not do the work
     that they are timed for.
 
-    place, launch: index of the set that was timed last, and the launch on it.
+    buffer_set, launch: index of the set that was timed last, and the launch on it.
     """
 
     def __init__(self, timer: CudaTimer, launches: Sequence[PlacedLaunch], stream_rounds: int, host: bool) -> None:
         self._timer, self._launches, self._stream_rounds, self._host = timer, launches, stream_rounds, host
-        self.place = 0
+        self.buffer_set = 0
         for launch_there in launches:
             for _ in range(WARMUP_CALLS):
                 launch_there.launch()
@@ -132,7 +130,7 @@ class CudaStopwatch:
 
     @property
     def launch(self) -> Callable[[], Any]:
-        return self._launches[self.place].launch
+        return self._launches[self.buffer_set].launch
 
     def _capture(self) -> None:
         """Capture a new set of graphs, in random order and before the old set is freed, so that they do not take its
@@ -183,7 +181,7 @@ class CudaStopwatch:
 
     def _state_us(self, timed: _Timed) -> dict[int, float]:
         """Of the smallest graph."""
-        rewrite_inputs, copies = self._launches[self.place].rewrite_inputs, min(timed.graphs)
+        rewrite_inputs, copies = self._launches[self.buffer_set].rewrite_inputs, min(timed.graphs)
         prepare = lambda: self._timer.cache.prepare(rewrite_inputs)  # noqa: E731
         return {copies: self._events.microseconds((timed.name, "state"), timed.graphs[copies].replay, prepare)}
 
@@ -226,7 +224,7 @@ class CudaStopwatch:
 
     def _watched(self, stage: str, take: Callable[[], Any], replayed: bool = False) -> Any:
         """What ``take`` returns. Raises Mismatch where its calls did not write the outputs."""
-        output_probe = self._launches[self.place].output_probe
+        output_probe = self._launches[self.buffer_set].output_probe
         if output_probe is None:
             return take()
         output_probe.arm(replayed)
@@ -235,7 +233,7 @@ class CudaStopwatch:
         return times
 
     def sample(self, round_number: int = 0) -> Mapping[str, Any]:
-        self.place = round_number % len(self._launches)
+        self.buffer_set = round_number % len(self._launches)
         sample: dict[str, Any] = {}
         if self._host:
             with self._timer.host_lock():

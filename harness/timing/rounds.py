@@ -28,6 +28,8 @@ RETRIES = 3
 #: Sets of buffers that the rounds cycle through, unless they are large. Whether a median has settled is checked after
 #: as many rounds, so that it weights all sets alike.
 PLACEMENTS = 10
+#: Rounds with stream_us on a GPU: the cross-check needs fewer samples than the metric, and takes a quarter of a round.
+STREAM_ROUNDS = 6
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,13 @@ class Stopwatch(Protocol):
     """One prepared launch, of which samples can be taken.
 
     leading: the metric that decides when the cell has settled.
-    launch:  what is timed; place: on which set of buffers it was timed last, by index.
+    launch:  what is timed; buffer_set: on which it was timed last, by index.
     replay:  replays the largest graph that was timed, so that its result can be checked; None where there is no graph.
     """
 
     leading: str
     launch: Callable[[], Any]
-    place: int
+    buffer_set: int
     replay: Callable[[], None] | None
 
     def sample(self, round_number: int = 0) -> Mapping[str, Any]:

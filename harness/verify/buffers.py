@@ -132,15 +132,7 @@ class Guarded:
         self.tensor.data.copy_(source)
 
     def poison(self, pattern: int) -> None:
-        as_integers(self.tensor).fill_(self._poison(pattern))
-
-    def poisoned(self, pattern: int) -> Tensor:
-        """What ``poison`` writes, in the memory of one element."""
-        element = torch.full((), self._poison(pattern), dtype=as_integers(self.tensor).dtype, device=self.tensor.device)
-        return element.view(self.tensor.dtype).expand(self.tensor.shape)
-
-    def _poison(self, pattern: int) -> int:
-        return int.from_bytes(bytes([pattern] * self.tensor.element_size()), "little")
+        as_integers(self.tensor).fill_(int.from_bytes(bytes([pattern] * self.tensor.element_size()), "little"))
 
     def zones(self) -> list[tuple[int, Tensor]]:
         """(byte offset from the tensor's start, bytes) of each zone of canaries, in memory order. In the zone between
@@ -207,10 +199,6 @@ class Guard:
     def poison(self, pattern: int) -> None:
         for buffer in self.buffers.values():
             buffer.poison(pattern)
-
-    def poisoned(self, pattern: int) -> dict[str, Tensor]:
-        """What ``poison`` writes, not to be written to."""
-        return {name: buffer.poisoned(pattern) for name, buffer in self.buffers.items()}
 
     def snapshot(self) -> dict[str, Tensor]:
         return {name: buffer.tensor.clone() for name, buffer in self.buffers.items()}

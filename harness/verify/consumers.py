@@ -22,7 +22,7 @@ from spec_decode_bench.harness.verify.fixture import Fixture, synchronize
 from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
-    from spec_decode_bench.harness.config.work_items import Cells
+    from spec_decode_bench.harness.config.work_items import Task
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Comparison:
         return self.error is not None or bool(self.different)
 
 
-def compare_consumers(catalog: Catalog, item: Cells, device: str, seed: int) -> Iterator[Comparison]:
+def compare_consumers(catalog: Catalog, item: Task, device: str, seed: int) -> Iterator[Comparison]:
     """A comparison of each variant of an item for each consumer of its operator."""
     for consumer in catalog.consumers:
         if consumer.operator == item.operator:
             yield from _compare(catalog, consumer, item, device, seed)
 
 
-def _compare(catalog: Catalog, consumer: Consumer, item: Cells, device: str, seed: int) -> Iterator[Comparison]:
+def _compare(catalog: Catalog, consumer: Consumer, item: Task, device: str, seed: int) -> Iterator[Comparison]:
     operator, point = catalog.operators[item.operator], Point(item.axes)
     planner = catalog.find(item.operator, consumer.planner)
     why_not = (

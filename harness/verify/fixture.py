@@ -25,12 +25,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.checks import Mismatch
-from spec_decode_bench.harness.contract import Expected, Operator, Point, Variant
+from spec_decode_bench.harness.contract import CAPTURE, Expected, Operator, Point, Variant
 from spec_decode_bench.harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
+from spec_decode_bench.harness.verify.captured_inputs import captured_inputs
 from spec_decode_bench.harness.verify.equality import compare, required, wrong_elements
 from spec_decode_bench.harness.verify.mismatch import View, differences
 from spec_decode_bench.harness.verify.process_state import unchanged_process
+from spec_decode_bench.harness.wording import first_line
 
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
@@ -69,7 +72,8 @@ class Fixture:
     """Inputs and outputs of one operator at one point, between canaries, and batches to put into the inputs.
 
     edit:    changes the inputs of every batch in place (see EdgeCase).
-    batches: how many to make, or those of another fixture of this point, to share.
+    batches: how many to make, or those of another fixture of this point, to share. At a captured point the first one is
+             the captured one.
     outputs: the buffers of a larger point of the same operator, to use instead of new ones.
     shift:   elements between an aligned address and the start of every buffer.
     row_strides, output_strides: of inputs and outputs whose rows are to lie elsewhere than in the operator's.
@@ -102,7 +106,8 @@ class Fixture:
         self.outputs = outputs or Guard(operator.make_outputs(point), device, shift, output_strides, arena)
         known = {} if known is None else known
         if isinstance(batches, int):
-            batches = [self._made(seed + i, edit, known) for i in range(batches)]
+            first = [self._captured()] if CAPTURE in point else []
+            batches = [*first, *(self._made(seed + i, edit, known) for i in range(len(first), batches))]
         self.batches = batches
         self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides, arena)
         #: Inputs that are outputs, too.
@@ -114,16 +119,16 @@ class Fixture:
         self.inputs.share(self.shared)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
-    def places(self, most: int) -> list[Fixture]:
+    def buffer_sets(self, most: int) -> list[Fixture]:
         """This fixture and copies of it elsewhere in memory, which share its batches: ``most`` in all, or 5, 2 or 1
         where more would take over PLACED_BYTES, and fewer where memory runs out.
         """
         count = next(n for n in (most, 5, 2, 1) if n == 1 or (n <= most and n * self.nbytes <= PLACED_BYTES))
-        places = [self]
+        sets = [self]
         with suppress(torch.OutOfMemoryError):
             for i in range(1, count):
-                places.append(Fixture(self.operator, self.point, self.device, 0, batches=self.batches, placement=i))
-        return places
+                sets.append(Fixture(self.operator, self.point, self.device, 0, batches=self.batches, placement=i))
+        return sets
 
     def _made(self, seed: int, edit: Callable[[Any], None] | None, known: dict[Any, Batch]) -> Batch:
         key = self.operator.spelt_out(self.point), edit, seed
@@ -133,6 +138,15 @@ class Fixture:
                 edit(inputs)
             known[key] = self._batch(inputs)
         return known[key]
+
+    def _captured(self) -> Batch:
+        """The batch that an engine had. Raises CaptureError where no step of this point has it."""
+        batch = self._batch(captured_inputs(self.operator, self.point))
+        try:
+            _ = batch.expected
+        except Exception as error:  # contents that no step can have
+            raise CaptureError(f"the reference cannot take the captured inputs: {first_line(error)}") from None
+        return batch
 
     def _batch(self, inputs: Any) -> Batch:
         devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
@@ -187,7 +201,7 @@ class Fixture:
         self.inputs.fill_some(self.staged(batch))
 
     def add_batch(self, seed: int) -> int:
-        """One more batch, without the edit of an edge case. Returns its number."""
+        """One more batch, without the edit of an edge case, and not captured. Returns its number."""
         self.batches.append(self._batch(self.operator.make_inputs(self.point, seed)))
         return len(self.batches) - 1
 
@@ -210,12 +224,6 @@ class Fixture:
             self.passed_checks |= {"contiguous", "stable_address"}
         self.passed_checks.add("return_value")
         return outputs_before
-
-    def contents(self, replayed: bool = False) -> dict[str, memoryview]:
-        """Output -> a copy of the bytes that it holds. replayed: as for ``check``."""
-        tensors = {name: as_integers(self.outputs.buffers[name].tensor) for name in self._written(replayed)}
-        copies = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-        return {name: memoryview(copy.reshape(-1).view(torch.uint8).numpy()) for name, copy in copies.items()}
 
     def check(self, launch: Callable[[], Any], batch: int, poison: int | None, replayed: bool = False) -> None:
         """``run``, and compare everything. Raises Mismatch.

@@ -26,8 +26,8 @@ MOST_LIMIT_S, MOST_POLL_S = 20.0, 0.01
 
 
 def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
-    """The estimate, where outputs, inputs that the operator tells of, and their copies do not fit; else None."""
-    once = output_bytes(operator, point) + (operator.input_bytes(point) if operator.input_bytes else 0)
+    """The estimate, where outputs, inputs and their copies do not fit; else None."""
+    once = output_bytes(operator, point) + operator.input_bytes(point)
     if device == "cuda":
         needs = [(ON_HOST, _free_on_host()), (ON_DEVICE, torch.cuda.mem_get_info()[0])]
     else:

@@ -34,8 +34,7 @@ class PointSearch:
         default = operator.complete({})
         self.words = [axis for axis in operator.axes if axis.examples_at(default)]
         self.sizes = [axis for axis in operator.axes if axis not in self.words and type(default[axis.name]) is int]
-        self._output_bytes: dict[str, int] = {}
-        self._input_bytes: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
 
     def complete(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
         """The point with these sizes. picks: axis -> number of its example, counted over their end. The others have
@@ -111,7 +110,7 @@ class PointSearch:
             return None
         turns = [axis for axis in self._elastic if axis.name not in keep]
         while (excess := self.nbytes(self.complete(values, picks)) / self.most_bytes) > 1 and turns:
-            # As many at once as it takes at least: making inputs only to count their bytes is slow.
+            # As many at once as it takes at least.
             for axis in [turns.pop(0) for _ in range(min(math.ceil(math.log2(excess)), len(turns)))]:
                 size = self.complete(values, picks)[axis.name]
                 if size and self.parses(axis, size >> 1):
@@ -138,30 +137,15 @@ class PointSearch:
         return elastic
 
     def is_small(self, point: Point) -> bool:
-        """Whether it takes at most ``most_bytes``, as far as that is known without making inputs."""
-        if self.operator.input_bytes is None:
-            return self._of_outputs(point) <= self.most_bytes
+        """Whether it takes at most ``most_bytes``."""
         return self.nbytes(point) <= self.most_bytes
 
     def nbytes(self, point: Point) -> int:
-        """Of inputs and outputs, with what lies between the rows of a table. Where the operator does not tell those of
-        its inputs, they are made, unless the outputs are too large already.
-        """
-        outputs = self._of_outputs(point)
-        if self.operator.input_bytes is not None:
-            return outputs + self.operator.input_bytes(point)
-        if outputs > self.most_bytes:
-            return outputs
+        """Of inputs and outputs, with what lies between the rows of a table."""
         key = self.operator.spelt_out(point)
-        if key not in self._input_bytes:
-            self._input_bytes[key] = tensor_bytes(self.operator.make_inputs(point, 0))
-        return outputs + self._input_bytes[key]
-
-    def _of_outputs(self, point: Point) -> int:
-        key = self.operator.spelt_out(point)
-        if key not in self._output_bytes:
-            self._output_bytes[key] = output_bytes(self.operator, point)
-        return self._output_bytes[key]
+        if key not in self._bytes:
+            self._bytes[key] = output_bytes(self.operator, point) + self.operator.input_bytes(point)
+        return self._bytes[key]
 
 
 @cache

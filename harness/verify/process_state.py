@@ -1,19 +1,21 @@
 """process_state: variants share a process, so each must leave the process as it found it.
 
 What it changes (a method of torch, a number of threads, the current stream) would change the times of other variants
-and the checks of their results. So settings and functions are compared after each variant had control. What changed is
-put back, and the variant is rejected.
+and the checks of their results. So settings, functions, and the code of the functions that time and check, are compared
+after each variant had control. What changed is put back, and the variant is rejected.
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
 import operator
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -32,7 +34,12 @@ _OWNERS: tuple[Any, ...] = (
     gc,
 )
 #: Files of the harness that time and check variants.
-_MODULES = ("verify.fixture", "verify.equality", "verify.output_probe", "timing.cpu_stopwatch", "timing.rounds")
+_MODULES = (
+    *(f"verify.{name}" for name in ("buffers", "equality", "fixture", "mismatch", "output_probe", "process_state")),
+    *("timing.cpu_stopwatch", "timing.rounds"),
+)
+#: What of a function can be replaced in place.
+_PARTS = ("__code__", "__defaults__", "__kwdefaults__")
 #: What torch.compile itself replaces when it is first used.
 _REPLACED_BY_TORCH = {"manual_seed"}
 
@@ -40,15 +47,36 @@ _REPLACED_BY_TORCH = {"manual_seed"}
 @cache
 def _functions() -> dict[Any, dict[str, Any]]:
     """Owner -> its functions, as they were when this was first called."""
+    return {owner: _functions_of(owner) for owner in (*_OWNERS, *_own_owners())}
+
+
+def _own_owners() -> list[Any]:
+    """Modules of the harness, and their classes."""
     names = [f"spec_decode_bench.harness.{name}" for name in _MODULES]
     modules = [sys.modules[name] for name in names if name in sys.modules]
-    classes = [
-        value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, type) and value.__module__ == module.__name__
-    ]
-    return {owner: _functions_of(owner) for owner in (*_OWNERS, *modules, *classes)}
+    values = [(module, value) for module in modules for value in vars(module).values()]
+    classes = [value for module, value in values if isinstance(value, type) and value.__module__ == module.__name__]
+    return [*modules, *classes]
+
+
+@cache
+def _code() -> tuple[list[FunctionType], list[tuple[Any, ...]]]:
+    """Functions of the harness, and their parts as they were when this was first called."""
+    values = [getattr(value, "fget", value) for owner in _own_owners() for value in vars(owner).values()]
+    values = [value.func if isinstance(value, cached_property) else value for value in values]
+    functions = [value for value in map(inspect.unwrap, values) if isinstance(value, FunctionType)]
+    return functions, list(map(_parts, functions))
+
+
+_parts = operator.attrgetter(*_PARTS)
+
+
+def _rewritten() -> list[tuple[FunctionType, tuple[Any, ...]]]:
+    """Functions that have other parts than they had, and those. Equal code of another function is the same code."""
+    functions, parts = _code()
+    if list(map(_parts, functions)) == parts:
+        return []
+    return [(function, before) for function, before in zip(functions, parts, strict=True) if _parts(function) != before]
 
 
 def _functions_of(owner: Any) -> dict[str, Any]:
@@ -58,7 +86,7 @@ def _functions_of(owner: Any) -> dict[str, Any]:
 
 
 def _is_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type)
+    return (callable(value) or isinstance(value, property | cached_property)) and not isinstance(value, type)
 
 
 def _replaced() -> list[tuple[Any, str]]:
@@ -78,7 +106,7 @@ class ProcessState:
     """Settings of the process, noted on creation, and functions, noted when the first of these is created."""
 
     def __init__(self, device: str) -> None:
-        _functions()
+        _functions(), _code()
         self._device, self._noted = device, self._settings(device)
 
     @staticmethod
@@ -107,6 +135,9 @@ class ProcessState:
         """One sentence on the first function or setting that differs; None where all are as they were."""
         for owner, name in _replaced():
             return f"{owner.__name__}.{name} was replaced; a variant must leave the process as it was"
+        for function, _ in _rewritten():
+            name = f"{function.__module__}.{function.__qualname__}"
+            return f"the code of {name} was replaced; a variant must leave the process as it was"
         now = self._settings(self._device)
         for name, noted in self._noted.items():
             if now[name] != noted:
@@ -117,6 +148,9 @@ class ProcessState:
         for owner, name in _replaced():
             original = _functions()[owner].get(name)
             delattr(owner, name) if original is None else setattr(owner, name, original)
+        for function, parts in _rewritten():
+            for name, part in zip(_PARTS, parts, strict=True):
+                setattr(function, name, part)
         torch.set_num_threads(self._noted["torch.get_num_threads()"])
         torch.set_default_dtype(self._noted["torch.get_default_dtype()"])
         torch.set_grad_enabled(self._noted["torch.is_grad_enabled()"])

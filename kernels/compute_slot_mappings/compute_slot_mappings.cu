@@ -17,9 +17,7 @@
 
 #include "compute_slot_mappings.cuh"
 
-constexpr int THREADS = 128;
-
-using namespace compute_slot_mappings;
+using namespace compute_slot_mappings;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 template <bool RANKS>
 __device__ __forceinline__ void map(const Inputs& x, const Outputs& out, const Sizes& n) {

@@ -7,29 +7,6 @@
 
 namespace compute_slot_mappings {
 
-struct Inputs {
-    const long long* idx_mapping;
-    const int* query_start_loc;
-    const long long* positions;
-    const int* tables;
-    const long long* starts;
-    const long long* widths;
-    const int* block_sizes;
-    const bool* enabled;
-    const bool* sharded;
-    int num_tokens;
-};
-
-struct Outputs {
-    long long* slot_mappings;
-};
-
-// tokens_per_row: of a steady decode. cp_size, cp_rank, cp_interleave: ranks of context parallelism, this one, and
-// tokens that a rank holds in a row.
-struct Sizes {
-    int num_reqs_padded, max_num_batched_tokens, tokens_per_row, cp_size, cp_rank, cp_interleave;
-};
-
 // Positions of tokens as they were written. In a steady decode all rows have as many tokens, so a row's start can be
 // guessed, and its first positions are loaded with its boundaries instead of a memory latency after them.
 struct Written {

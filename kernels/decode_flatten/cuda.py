@@ -10,13 +10,11 @@ from typing import NamedTuple
 import torch
 
 from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
-from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.bundle import bundle, bundle_type
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda import cuda_source, launcher
 from spec_decode_bench.kernels.decode_flatten.triton import INPUTS, OUTPUTS, STRIP_SIZES, request_grid, sizes
 
-SOURCE = Path(__file__).with_name("decode_flatten.cu")
-#: As in the CUDA source.
 THREADS = 256
 
 
@@ -38,6 +36,15 @@ class CudaSizes(NamedTuple):
     block_size: int
     source_stride: int
     table_stride: int
+
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("decode_flatten.cu"),
+    CudaSizes,
+    bundle_type(Inputs, *INPUTS),
+    bundle_type(Outputs, *OUTPUTS),
+    constants={"THREADS": THREADS},
+)
 
 
 def cuda_sizes(point: Point, x: Inputs, out: Outputs) -> CudaSizes:

@@ -2,7 +2,7 @@
 
 #include "decode_flatten.cuh"
 
-using namespace decode_flatten;
+using namespace decode_flatten;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 #define FROM blockIdx.x, blockIdx.y, gridDim.y, x.seq_lens, x.query_start_loc, x.block_table

@@ -24,9 +24,7 @@
 
 #pragma once
 
-namespace decode_flatten {
-
-constexpr int THREADS = 256;
+namespace decode_flatten {  // Sizes, Outputs, THREADS: declared by cuda.py
 
 template <int VECTOR>
 struct Access;
@@ -39,26 +37,6 @@ template <>
 struct Access<1> {
     using Type = int;
     static __device__ int zero() { return 0; }
-};
-
-struct Inputs {
-    const int* seq_lens;
-    const int* query_start_loc;
-    const int* block_table;
-};
-
-// indices and request_lens may be null.
-struct Outputs {
-    int* lens;
-    int* decode_lens;
-    int* block_table;
-    int* indices;
-    int* request_lens;
-};
-
-// num_tokens: rows of the expanded table. columns: those that are copied of a row.
-struct Sizes {
-    int num_reqs, num_tokens, max_num_batched_tokens, columns, block_size, source_stride, table_stride;
 };
 
 // BY_SLOT: idx_mapping holds the slot of each request (-1: none), block_table is by slot, and seq_lens are the lengths

@@ -9,10 +9,10 @@ from spec_decode_bench.baselines.decode_native.operator import Inputs, Outputs
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.decode_native.triton import sizes
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.decode_native.triton import Sizes, sizes
 
-SOURCE = Path(__file__).with_name("decode_native.cu")
+SOURCE = cuda_source(Path(__file__).with_name("decode_native.cu"), Sizes, Inputs, Outputs)
 THREADS = 128
 
 

@@ -6,7 +6,7 @@
 #include "decode_native.cuh"
 #include "load.cuh"
 
-using namespace decode_native;
+using namespace decode_native;  // Sizes, Inputs, Outputs: declared by cuda.py
 
 extern "C" __global__ void decode_native_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {

@@ -2,20 +2,6 @@
 
 namespace decode_native {
 
-struct Inputs {
-    const int* seq_lens;
-    const int* decode_lens;
-};
-
-struct Outputs {
-    int* buffer;
-};
-
-// width: columns of a row, L. is_front: 1 where rows are aligned at their front, else 0.
-struct Sizes {
-    int batch_size, width, compress_ratio, is_front;
-};
-
 // Context length at column j of a row of `row` tokens, 0 past the row.
 __device__ __forceinline__ int context_len(int seq_len, int row, int j, int compress_ratio) {
     const int length = j < row ? max(seq_len - row + 1 + j, 0) : 0;

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 
 from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs
 from spec_decode_bench.baselines.workloads.integers import cdiv
-from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.bundle import bundle, bundle_type
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda import cuda_source, launcher
 from spec_decode_bench.harness.launch import replayed
+from spec_decode_bench.harness.tensors import I32
 from spec_decode_bench.kernels.decode_flatten import cuda as decode_flatten
 from spec_decode_bench.kernels.decode_flatten.cuda import access_width
 from spec_decode_bench.kernels.decode_flatten.triton import STRIP_SIZES, request_grid
-from spec_decode_bench.kernels.decode_step.triton import INPUTS, OUTPUTS, sizes
+from spec_decode_bench.kernels.decode_step.triton import INPUTS, OUTPUTS, Sizes, sizes
+from spec_decode_bench.kernels.mla_tile_schedule import cuda as mla_tile_schedule
+from spec_decode_bench.kernels.paged_mqa_schedule import cuda as paged_mqa_schedule
 
-SOURCE = Path(__file__).with_name("decode_step.cu")
-#: As in the CUDA source.
 THREADS = 256
 #: From THREADS - 1 SMs on, one more block writes the schedule.
 SIZES = STRIP_SIZES | {"num_sms": (THREADS - 1,)}
@@ -29,9 +30,20 @@ SIZES = STRIP_SIZES | {"num_sms": (THREADS - 1,)}
 class Tables(NamedTuple):
     """What flattening takes further: the table of the requests, and that of the tokens. flatten: of decode_flatten."""
 
-    block_table: torch.Tensor
-    expanded_block_table: torch.Tensor
+    block_table: Annotated[torch.Tensor, I32]
+    expanded_block_table: Annotated[torch.Tensor, I32]
     flatten: decode_flatten.CudaSizes
+
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("decode_step.cu"),
+    Sizes,
+    bundle_type(Inputs, *INPUTS),
+    bundle_type(Outputs, *OUTPUTS),
+    Tables,
+    constants={"THREADS": THREADS},
+    uses=(decode_flatten.SOURCE, mla_tile_schedule.SOURCE, paged_mqa_schedule.SOURCE),
+)
 
 
 @variant("decode_step", requires=GPU, sources=SOURCE, sizes=SIZES)

@@ -16,7 +16,7 @@
 
 #include "decode_step.cuh"
 
-using namespace decode_step;
+using namespace decode_step;  // Sizes, Inputs, Outputs, Tables, THREADS: declared by cuda.py
 
 template <int VECTOR, bool MANY>
 __device__ __forceinline__ void

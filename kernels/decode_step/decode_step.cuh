@@ -8,38 +8,10 @@
 #include "mla_tile_schedule/mla_tile_schedule.cuh"
 #include "paged_mqa_schedule/paged_mqa_schedule.cuh"
 
-namespace decode_step {
+namespace decode_step {  // Sizes, Outputs, Tables, THREADS: declared by cuda.py
 
-constexpr int THREADS = 256;
 static_assert(THREADS == decode_flatten::THREADS, "of one block");
 static_assert(THREADS == mla_tile_schedule::THREADS && THREADS == paged_mqa_schedule::THREADS, "of one block");
-
-struct Inputs {
-    const int* seq_lens;
-    const int* query_start_loc;
-};
-
-struct Outputs {
-    int* lens;
-    int* decode_lens;
-    int* schedule;
-    int* tile_scheduler_metadata;
-    int* num_splits;
-};
-
-// num_schedulers: blocks in front. width: columns of (B, L), L. tiles, schedule: of the parts.
-struct Sizes {
-    int num_schedulers, width;
-    mla_tile_schedule::Sizes tiles;
-    paged_mqa_schedule::Sizes schedule;
-};
-
-// What flattening takes further: the table of the requests, and that of the tokens. flatten: of the part.
-struct Tables {
-    const int* block_table;
-    int* expanded_block_table;
-    decode_flatten::Sizes flatten;
-};
 
 // One of the blocks in front. lengths: of the requests. work: the weight of a request for the paged-MQA kernel.
 template <bool MANY, class Lens, class Work>

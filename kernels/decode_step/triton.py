@@ -1,6 +1,6 @@
 """decode_step in Triton: every table of a step in one launch, where the operators' own kernels take three or four.
 
-    triton_sequence, cuda_sequence    the operators' kernels one after another (chains.py): the schedule reads the
+    triton_sequence, cuda_sequence    the operators' kernels one after another (sequence.py): the schedule reads the
                                       lengths written before
     triton_fused, cuda_fused          one launch: some blocks expand rows, some build the schedules, and none waits for
                                       another

@@ -10,11 +10,14 @@ from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.baselines.workloads.request_slots import warps_per_row
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.draft_inputs.triton import sizes
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.draft_inputs.triton import Sizes, sizes
 
-SOURCE = Path(__file__).with_name("draft_inputs.cu")
 THREADS = 128
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("draft_inputs.cu"), Sizes, Inputs, Outputs, constants={"THREADS": THREADS}
+)
 
 
 @variant("draft_inputs", requires=GPU, sources=SOURCE)

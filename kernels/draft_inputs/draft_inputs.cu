@@ -16,9 +16,7 @@
 
 #include "draft_inputs.cuh"
 
-constexpr int THREADS = 128;
-
-using namespace draft_inputs;
+using namespace draft_inputs;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {

@@ -6,42 +6,6 @@
 
 namespace draft_inputs {
 
-struct Inputs {
-    const int* query_start_loc;
-    const int* seq_lens;
-    const int* num_rejected;
-    const long long* current_draft_step;
-    const int* target_input_ids;
-    const long long* target_positions;
-    const long long* idx_mapping;
-    const int* num_sampled;
-    const long long* last_sampled_tokens;
-    const int* next_prefill_tokens;
-    const long long* draft_tokens;
-    const long long* sampled;
-    const long long* positions_before;
-    const long long* sample_src_positions_before;
-    const int* seq_lens_before;
-    const short* hidden_states_before;
-    int num_tokens;
-};
-
-struct Outputs {
-    int* input_ids;
-    long long* positions;
-    int* seq_lens;
-    int* query_start_loc;
-    long long* last_token_indices;
-    long long* current_draft_step;
-    long long* sample_src_positions;
-    long long* draft_tokens;
-    short* hidden_states;
-};
-
-struct Sizes {
-    int num_reqs, max_num_seqs, k, max_model_len, hidden_size;
-};
-
 // Behind the last row, which ends with token `end`. thread: index in all threads of the launch.
 template <class Out, class N>
 __device__ __forceinline__ void clear_tails(int thread, int end, const Out& out, const N& n) {

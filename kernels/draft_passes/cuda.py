@@ -7,12 +7,12 @@ from pathlib import Path
 
 from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer
 from spec_decode_bench.baselines.workloads.integers import cdiv
-from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.bundle import bundle, bundle_type
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.draft_passes.triton import sizes
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.draft_passes.triton import Sizes, sizes
+from spec_decode_bench.kernels.paged_mqa_schedule import cuda as paged_mqa_schedule
 
-SOURCE = Path(__file__).with_name("draft_passes.cu")
 THREADS = 256
 #: Fields of the inputs and outputs that every kernel reads.
 INPUTS = (
@@ -26,6 +26,15 @@ INPUTS = (
     "enabled",
 )
 OUTPUTS = ("positions", "seq_lens", "sample_src_positions", "slot_mappings", "query_start_loc")
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("draft_passes.cu"),
+    Sizes,
+    bundle_type(Inputs, *INPUTS),
+    bundle_type(Outputs, *OUTPUTS),
+    constants={"THREADS": THREADS},
+    uses=(paged_mqa_schedule.SOURCE,),
+)
 
 
 @variant("draft_passes", requires=GPU, sources=SOURCE, sizes={"batch_size": (THREADS,), "num_sms": (THREADS - 1,)})

@@ -15,40 +15,9 @@
 #include "load.cuh"
 #include "paged_mqa_schedule/paged_mqa_schedule.cuh"
 
-constexpr int THREADS = 256;
+using namespace draft_passes;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
+
 static_assert(THREADS == paged_mqa_schedule::THREADS);
-
-namespace draft_passes {
-
-struct Inputs {
-    const long long* idx_mapping;
-    const int* seq_lens;
-    const int* num_rejected;
-    const int* tables;
-    const long long* table_starts;
-    const long long* widths;
-    const int* block_sizes;
-    const bool* enabled;
-};
-
-struct Outputs {
-    long long* positions;
-    int* seq_lens;
-    long long* sample_src_positions;
-    long long* slot_mappings;
-    int* query_start_loc;
-};
-
-// advance: whether positions advance from pass to pass. num_schedulers: blocks in front of a pass. schedule: of the
-// indexer, over all rows.
-struct Sizes {
-    int num_reqs, max_num_seqs, max_model_len, advance, num_schedulers;
-    paged_mqa_schedule::Sizes schedule;
-};
-
-}  // namespace draft_passes
-
-using namespace draft_passes;
 
 // Lengths in a pass, further tokens ahead of the last kept one; 0 for padding.
 struct InPass {

@@ -9,11 +9,14 @@ from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Out
 from spec_decode_bench.baselines.workloads.request_slots import group_widths, table_starts
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.gather_block_tables.triton import sizes, strips_of
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.gather_block_tables.triton import Sizes, sizes, strips_of
 
-SOURCE = Path(__file__).with_name("gather_block_tables.cu")
 THREADS = 128
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("gather_block_tables.cu"), Sizes, Inputs, Outputs, constants={"THREADS": THREADS}
+)
 
 
 @variant("gather_block_tables", requires=GPU, sources=SOURCE)

@@ -17,9 +17,7 @@
 
 #include "gather_block_tables.cuh"
 
-constexpr int THREADS = 128;
-
-using namespace gather_block_tables;
+using namespace gather_block_tables;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 extern "C" __global__ void __launch_bounds__(THREADS) gather_block_tables_kernel_vec4(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {

@@ -12,25 +12,6 @@ namespace gather_block_tables {
 
 constexpr int EARLY = 128;
 
-struct Inputs {
-    const long long* idx_mapping;
-    const int* tables;
-    const int* num_computed_tokens;
-    const long long* starts;
-    const long long* widths;
-    const int* block_sizes;
-    const int* reach;
-    const int* num_blocks;
-};
-
-struct Outputs {
-    int* block_tables;
-};
-
-struct Sizes {
-    int num_reqs, max_num_seqs;
-};
-
 template <int VECTOR, class In, class Out, class N>
 __device__ __forceinline__ void gather(
     int b, int column, int threads, int g, const In& x, const Out& out, const N& n) {

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from spec_decode_bench.baselines.k_quant_gather.operator import Inputs, Outputs
 from spec_decode_bench.baselines.workloads.integers import cdiv
-from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.bundle import bundle, bundle_type
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda import cuda_source, launcher
 from spec_decode_bench.kernels.k_quant_gather.triton import max_units
 
-SOURCE = Path(__file__).with_name("k_quant_gather.cu")
 WARP = 32
 #: Bytes of values that a warp has in flight: 32 threads, 8 loads of 16 bytes each.
 WARP_BYTES = 4096
@@ -37,6 +36,15 @@ class CudaSizes(NamedTuple):
     unit_shift: int
     head_dim: int
     scale_bytes: int
+
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("k_quant_gather.cu"),
+    CudaSizes,
+    bundle_type(Inputs, *INPUTS),
+    Outputs,
+    constants={"WARP": WARP},
+)
 
 
 @variant(

@@ -18,32 +18,11 @@
 // aligned.
 
 constexpr int THREADS = 128;
-constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 // Loads of a thread in flight.
 constexpr int IN_FLIGHT = 8;
 
-namespace k_quant_gather {
-
-struct Inputs {
-    const unsigned char* kv_cache;
-    const int* block_table;
-    const int* cu_seq_lens;
-};
-
-struct Outputs {
-    unsigned char* k;
-    unsigned char* scale;
-};
-
-// block_shift, unit_shift: logarithms of the tokens of a block and of a unit.
-struct Sizes {
-    int num_reqs, num_tokens, table_stride, block_stride, block_shift, unit_shift, head_dim, scale_bytes;
-};
-
-}  // namespace k_quant_gather
-
-using namespace k_quant_gather;
+using namespace k_quant_gather;  // Sizes, Inputs, Outputs, WARP: declared by cuda.py
 
 // The cache and the workspaces are not __restrict__: with it the compiler moves loads down to their stores to save
 // registers, and only three of the eight stay in flight.

@@ -7,14 +7,23 @@ from pathlib import Path
 
 from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, Outputs
 from spec_decode_bench.baselines.workloads.integers import cdiv
+from spec_decode_bench.harness.bundle import bundle_type
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.mamba_align_step.triton import arguments
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.mamba_align_step.triton import INPUTS, Arguments, Sizes, arguments
 
-SOURCE = Path(__file__).with_name("mamba_align_step.cu")
 THREADS = 128
 #: Threads of a row before the forward pass.
 LANES = 8
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("mamba_align_step.cu"),
+    Sizes,
+    bundle_type(Inputs, *INPUTS),
+    Outputs,
+    Arguments,
+    constants={"THREADS": THREADS, "LANES": LANES},
+)
 
 
 @variant("mamba_align_step", requires=GPU, sources=SOURCE)

@@ -13,9 +13,7 @@
 
 #include "mamba_align_step.cuh"
 
-constexpr int THREADS = 128;
-
-using namespace mamba_align_step;
+using namespace mamba_align_step;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_align_step_before_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {

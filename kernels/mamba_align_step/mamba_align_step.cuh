@@ -4,42 +4,7 @@
 
 #include "load.cuh"
 
-namespace mamba_align_step {
-
-// Threads of a row before the forward pass.
-constexpr int LANES = 8;
-
-struct Inputs {
-    const long long* idx_mapping;
-    const int* num_computed_tokens;
-    const int* state_columns_before;
-    const int* num_accepted_tokens_before;
-    const int* query_start_loc;
-    const int* slot_tables;
-};
-
-struct Outputs {
-    int* num_accepted_tokens;
-    int* moves;
-    int* state_columns;
-    int* source_columns;
-    int* source_offsets;
-    int* batch_accepted;
-    int* state_slots;
-    bool* mask;
-    int* starts;
-};
-
-// width: columns of a table. slots_per_row: state slots of a row, 1 + k. block_size: tokens of a state.
-struct Sizes {
-    int num_reqs_padded, max_num_seqs, width, slots_per_row, num_groups, block_size;
-};
-
-struct Arguments {
-    Sizes n;
-    Inputs x;
-    Outputs out;
-};
+namespace mamba_align_step {  // Sizes, Inputs, Outputs, LANES: declared by cuda.py
 
 __device__ __forceinline__ void store_move(int* moves, int b, bool moved, int from, int to, int shift) {
     moves[3 * b] = moved ? from : -1;

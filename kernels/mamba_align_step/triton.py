@@ -15,7 +15,7 @@ import triton.language as tl
 
 from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
 from spec_decode_bench.baselines.workloads.integers import cdiv
-from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.bundle import bundle, bundle_type
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.launch import fixed_launch
 
@@ -54,8 +54,8 @@ class Arguments(NamedTuple):
     """The sizes, and bundles of the inputs and outputs."""
 
     n: Sizes
-    x: tuple
-    out: tuple
+    x: bundle_type(Inputs, *INPUTS)
+    out: bundle_type(Outputs)
 
 
 def arguments(point: Point, x: Inputs, out: Outputs) -> Arguments:

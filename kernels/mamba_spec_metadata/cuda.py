@@ -9,12 +9,14 @@ from spec_decode_bench.baselines.mamba_spec_metadata.operator import Inputs, Out
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.mamba_spec_metadata.triton import sizes
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.mamba_spec_metadata.triton import Sizes, sizes
 
-SOURCE = Path(__file__).with_name("mamba_spec_metadata.cu")
-#: As in the source.
 THREADS = 128
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("mamba_spec_metadata.cu"), Sizes, Inputs, Outputs, constants={"THREADS": THREADS}
+)
 
 
 @variant("mamba_spec_metadata", requires=GPU, sources=SOURCE)

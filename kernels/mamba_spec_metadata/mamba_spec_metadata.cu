@@ -20,46 +20,11 @@
 
 #include "load.cuh"
 
-constexpr int THREADS = 128;
-
 __device__ __forceinline__ int divide(int value, int multiplier, int shift) {
     return (int)(((long long)value * multiplier) >> shift);
 }
 
-namespace mamba_spec_metadata {
-
-struct Inputs {
-    const int* seq_lens;
-    const int* query_start_loc;
-    const int* num_accepted_tokens;
-    const int* request_slots;
-    const bool* fresh;
-    const int* anchors;
-    const int* block_table;
-    int num_decodes;
-};
-
-struct Outputs {
-    int* input_slots;
-    int* num_accepted_tokens;
-    int* output_slots;
-    int* conv_input_slot;
-    int* conv_output_slot;
-    int* block_idx_last_scheduled_token;
-    int* block_idx_last_computed_token;
-    int* block_idx_last_scheduled_token_prev_step;
-    int* next_anchors;
-};
-
-// width: columns of the table. slots: of a request in a step, 1 + k. log_lanes: logarithm of the lanes that share a
-// request. multiplier, shift: they divide by the block size; multiplier 0: the window starts at column 0.
-struct Sizes {
-    int num_reqs, num_reqs_padded, width, slots, log_lanes, multiplier, shift;
-};
-
-}  // namespace mamba_spec_metadata
-
-using namespace mamba_spec_metadata;
+using namespace mamba_spec_metadata;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,

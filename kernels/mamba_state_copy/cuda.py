@@ -13,11 +13,10 @@ from spec_decode_bench.baselines.mamba_state_copy.operator import Inputs, Output
 from spec_decode_bench.baselines.workloads.integers import cdiv, reciprocal
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda import cuda_source, launcher
 from spec_decode_bench.kernels.mamba_state_copy.triton import GRID_SIZES, num_blocks
 
-SOURCE = Path(__file__).with_name("mamba_state_copy.cu")
-#: As in the source: threads of a block, and accesses of an SSM state that a thread has in flight at most.
+#: Threads of a block, and accesses of an SSM state that a thread has in flight at most.
 THREADS, ACCESSES = 256, 4
 
 
@@ -46,6 +45,15 @@ class CudaSizes(NamedTuple):
     layers_multiplier: int
     layers_shift: int
     layers_per_group: int
+
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("mamba_state_copy.cu"),
+    CudaSizes,
+    Inputs,
+    Outputs,
+    constants={"THREADS": THREADS, "ACCESSES": ACCESSES},
+)
 
 
 def _vector(size: int, widest: int, *pools: torch.Tensor) -> int:

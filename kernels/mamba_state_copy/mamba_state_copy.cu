@@ -29,9 +29,9 @@
 // The first version of one launch made five trips to memory in sequence, as its SASS shows: starts after lengths, table
 // entries, a state, and the columns of a convolution beyond the fourth. Three are left, where the copy bound has one.
 // Nsight Compute, first version: the L2 moves little more than the least bytes, so no bytes can be saved.
-constexpr int THREADS = 256;
+using namespace mamba_state_copy;  // Sizes, Inputs, Outputs, THREADS, ACCESSES: declared by cuda.py
+
 constexpr int WARPS = THREADS / 32;
-constexpr int ACCESSES = 4;
 // Columns of a convolution that a thread has in flight: all of them for up to five speculative blocks.
 constexpr int COLUMNS_IN_FLIGHT = 8;
 
@@ -42,40 +42,6 @@ struct Move {
 __device__ __forceinline__ int divide(int value, int multiplier, int shift) {
     return (int)(((long long)value * multiplier) >> shift);
 }
-
-namespace mamba_state_copy {
-
-struct Inputs {
-    const int* seq_lens;
-    const int* query_start_loc;
-    const int* num_accepted_tokens;
-    const int* state_columns;
-    const int* num_draft_tokens;
-    const int* block_table;
-    const short* conv_states;
-    const int* ssm_states;
-    const long long* idx_mapping;
-    const int* num_computed_tokens;
-};
-
-struct Outputs {
-    short* conv_states;
-    int* ssm_states;
-    int* num_accepted_tokens;
-    int* state_columns;
-};
-
-// after: the phase after sampling. Of the pairs, multiplier and shift divide by the block size, pieces and layers.
-// words, channels and strides of a convolution: in accesses. span: accesses of a piece of an SSM state.
-struct Sizes {
-    int num_reqs, table_stride, after, block_size, multiplier, division_shift, num_layers, slots_in, slots_out, words;
-    int ssm_pieces, pieces, columns, channels, time_stride, channel_stride, span, pieces_multiplier, pieces_shift;
-    int layers_multiplier, layers_shift, layers_per_group;
-};
-
-}  // namespace mamba_state_copy
-
-using namespace mamba_state_copy;
 
 // group_stride: elements between the tables of two groups, by slot.
 // The bundles are by value: by reference, slots_kernel_ssm1_conv8 takes 74 registers on sm_90 in place of 64, and an SM

@@ -5,30 +5,7 @@
 // slot, both outputs. Two loads in sequence, the column of a request and its table entry, where the copy bound has one.
 // triton.py says what did not help.
 
-constexpr int THREADS = 128;
-
-namespace mamba_state_gather {
-
-struct Inputs {
-    const int* state_indices;
-    const int* block_idx_last_scheduled_token;
-    const int* block_idx_last_scheduled_token_prev_step;
-    const int* block_idx_last_computed_token;
-};
-
-struct Outputs {
-    int* input_slots;
-    int* output_slots;
-};
-
-// slots: of a request in a step, 1 + k. log_lanes: logarithm of the lanes that share a request.
-struct Sizes {
-    int num_reqs_padded, slots, log_lanes;
-};
-
-}  // namespace mamba_state_gather
-
-using namespace mamba_state_gather;
+using namespace mamba_state_gather;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba_state_gather_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,

@@ -8,16 +8,18 @@ from pathlib import Path
 from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs, Outputs
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.mla_tile_schedule.triton import sizes
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.mla_tile_schedule.triton import Sizes, sizes
 
-SOURCE = Path(__file__).with_name("mla_tile_schedule.cu")
-#: As in the CUDA source.
 THREADS = 256
 
 
 #: Requests and parts of one warp, and those up to which stretched parts are found by doubling.
 SIZES = {"batch_size": (128, THREADS), "num_sm_parts": (32, THREADS)}
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("mla_tile_schedule.cu"), Sizes, Inputs, Outputs, constants={"THREADS": THREADS}
+)
 
 
 @variant("mla_tile_schedule", requires=GPU, sources=SOURCE, sizes=SIZES)

@@ -4,7 +4,7 @@
 
 #include "mla_tile_schedule.cuh"
 
-using namespace mla_tile_schedule;
+using namespace mla_tile_schedule;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 extern "C" __global__ void __launch_bounds__(THREADS) mla_tile_schedule_few_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {

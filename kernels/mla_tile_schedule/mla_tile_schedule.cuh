@@ -21,36 +21,72 @@
 // Nsight Compute, one warp: the seven that only write wait at the barrier, and behind it instruction fetches come
 // first; no stall on memory is near. Before, with eight warps: barriers.
 //
-// Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= 64, all costs together below 2^30, where
-// multiplier and shift divide by num_parts exactly. Pointers need only the alignment of an int.
+// Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= MAX_OVERHEAD, all costs together below
+// 2^30, where multiplier and shift divide by num_parts exactly. Pointers need only the alignment of an int.
 
 #pragma once
 
-namespace mla_tile_schedule {
+namespace mla_tile_schedule {  // Sizes, THREADS: declared by cuda.py
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, ITEMS = 4, TILE = THREADS * ITEMS;
+constexpr int WARPS = THREADS / 32, ITEMS = 4, TILE = THREADS * ITEMS;
 constexpr int MAX_BATCH = 4096, MAX_PARTS = 512;
 constexpr int BLOCK_N = 64, BLOCK_N_LOG2 = 6;
-constexpr unsigned ALL = 0xffffffffu, NO_SNAP = 0xffffffffu;
-constexpr int SNAP_BITS = 7;  // overhead <= 64
-constexpr int kSentinel = 0x7fffffff;
-// Batches and parts that one warp schedules, and those for which stretched parts are found by doubling.
+constexpr int MAX_OVERHEAD = 64;
+constexpr unsigned ALL = 0xffffffffu;  // lanes
+constexpr int NO_END = 0x7fffffff;     // behind the last request
+// Batches and parts that one warp schedules, and those whose stretched parts are found by doubling.
 constexpr int SMALL_BATCH = 128, SMALL_PARTS = 32, JUMP_BATCH = THREADS, JUMP_PARTS = THREADS;
-constexpr unsigned kMaxParts = 0x3fff;  // parts; more than there are
 
-struct Inputs {
-    const int* seq_lens;
+// A part that snaps, and how far its start moves: the lower bits. Of several the least is that of the first lane.
+struct Snap {
+    static constexpr int DISTANCE_BITS = 7;
+    static constexpr unsigned NONE = 0xffffffffu;
+    unsigned packed;
+
+    static __device__ Snap of(int lane, int distance) { return {(unsigned)(lane << DISTANCE_BITS | distance)}; }
+    __device__ bool exists() const { return packed != NONE; }
+    __device__ int lane() const { return packed >> DISTANCE_BITS; }
+    __device__ int distance() const { return packed & ((1 << DISTANCE_BITS) - 1); }
+};
+static_assert(MAX_OVERHEAD < 1 << Snap::DISTANCE_BITS, "a part snaps by at most the overhead");
+
+// From the end before a request, where a stretched part starts, to the next such place: how many parts later (upper
+// bits), and the request that follows it (lower bits).
+struct Jump {
+    static constexpr int REQUEST_BITS = 16;
+    static constexpr unsigned REQUESTS = (1u << REQUEST_BITS) - 1;
+    static constexpr unsigned FAR = 0x3fff;  // parts; more than there are
+    unsigned packed;
+
+    static __device__ Jump of(unsigned parts, int request) { return {parts << REQUEST_BITS | request}; }
+    static __device__ Jump to_end(int batch_size) { return of(FAR, batch_size); }  // no later part is stretched
+    static __device__ Jump unpack(int packed) { return {(unsigned)packed}; }
+    __device__ unsigned parts() const { return packed >> REQUEST_BITS; }
+    __device__ int request() const { return packed & REQUESTS; }
+    __device__ Jump then(Jump next) const { return of(min(parts() + next.parts(), FAR), next.request()); }
+};
+static_assert(JUMP_BATCH <= Jump::REQUESTS, "a request or the end of the batch fits the lower bits");
+static_assert(JUMP_PARTS <= 1 << 8 && TILE + ITEMS + 8 * (JUMP_BATCH + 1) <= MAX_BATCH + 4, "8 levels behind ends");
+static_assert(JUMP_PARTS <= Jump::FAR && 2 * Jump::FAR < 1u << (32 - Jump::REQUEST_BITS), "two jumps fit");
+
+// A jump that is looked for, with the complement of the request: of several the least has the fewest parts, and among
+// these it leads furthest.
+struct Candidate {
+    static constexpr unsigned NONE = 0xffffffffu;
+    unsigned packed;
+
+    static __device__ Candidate of(unsigned parts, int request) {
+        return {parts << Jump::REQUEST_BITS | (Jump::REQUESTS - request)};
+    }
+    __device__ bool exists() const { return packed != NONE; }
+    __device__ int request() const { return ~packed & Jump::REQUESTS; }
+    __device__ Jump jump() const { return {packed ^ Jump::REQUESTS}; }
 };
 
-struct Outputs {
-    int* tile_scheduler_metadata;
-    int* num_splits;
-};
-
-// multiplier, shift: they divide by num_parts. is_old: layout of the rows.
-struct Sizes {
-    int batch_size, num_parts, overhead, multiplier, shift, is_old;
-};
+template <class Packed>
+__device__ __forceinline__ Packed least_of_warp(Packed mine) {
+    return {__reduce_min_sync(ALL, mine.packed)};
+}
 
 // Costs of four requests, summed up one after another.
 struct PrefixOf4 {
@@ -91,7 +127,7 @@ __device__ __forceinline__ PrefixOf4 four_costs(
     const Lens seq_lens, int first, int batch_size, int overhead, bool old) {
     const int count = batch_size - first;
     const int4 s = four_lens(seq_lens, first, count);
-    // Costs past the batch are never read: their ends are kSentinel, and no later thread of the block has a request.
+    // Costs past the batch are never read: their ends are NO_END, and no later thread of the block has a request.
     PrefixOf4 four;
     four.count = count;
     four.ends.x = blocks_of(s.x, old) + overhead;
@@ -106,11 +142,11 @@ __device__ __forceinline__ PrefixOf4 four_costs(
     return four;
 }
 
-// The ends of four requests; kSentinel past the batch.
+// The ends of four requests; NO_END past the batch.
 __device__ __forceinline__ int4 absolute(const PrefixOf4& four, int before) {
     return make_int4(
-        four.count > 0 ? before + four.ends.x : kSentinel, four.count > 1 ? before + four.ends.y : kSentinel,
-        four.count > 2 ? before + four.ends.z : kSentinel, four.count > 3 ? before + four.ends.w : kSentinel);
+        four.count > 0 ? before + four.ends.x : NO_END, four.count > 1 ? before + four.ends.y : NO_END,
+        four.count > 2 ? before + four.ends.z : NO_END, four.count > 3 ? before + four.ends.w : NO_END);
 }
 
 __device__ __forceinline__ int inclusive_scan(int value, int lane) {
@@ -132,11 +168,11 @@ __device__ __forceinline__ void resolve(
             end = next;
             next = ends[++reached];
         }
-        const unsigned snap = end > start ? (unsigned)(lane << SNAP_BITS | (end - start)) : NO_SNAP;
-        const unsigned first = __reduce_min_sync(ALL, snap);
-        if (first == NO_SNAP) break;
-        const int snapping = first >> SNAP_BITS;
-        if (lane >= snapping) start += first & ((1 << SNAP_BITS) - 1);
+        const Snap snap = end > start ? Snap::of(lane, end - start) : Snap{Snap::NONE};
+        const Snap first = least_of_warp(snap);
+        if (!first.exists()) break;
+        const int snapping = first.lane();
+        if (lane >= snapping) start += first.distance();
         // Resolved: with requests without blocks the next end may be within reach again.
         if (lane <= snapping) slack = 0;
     }
@@ -186,7 +222,7 @@ __device__ __forceinline__ void small_schedule(
         const int4 mine = absolute(four, inclusive - four.sum);
         *reinterpret_cast<int4*>(ends + lane * ITEMS) = mine;
         if (lane == 0)
-            *reinterpret_cast<int4*>(ends + SMALL_BATCH) = make_int4(kSentinel, kSentinel, kSentinel, kSentinel);
+            *reinterpret_cast<int4*>(ends + SMALL_BATCH) = make_int4(NO_END, NO_END, NO_END, NO_END);
         __syncwarp();
         const int stride =
             (int)(((unsigned long long)(unsigned)(total + num_parts - 1) * (unsigned)multiplier) >> shift);
@@ -239,7 +275,7 @@ __device__ __forceinline__ void small_schedule(
         num_splits[i] = i + starts;
 }
 
-// How many ends are at or below `reach`. capacity: power of two; ends holds kSentinel from the batch up to there.
+// How many ends are at or below `reach`. capacity: power of two; ends holds NO_END from the batch up to there.
 __device__ __forceinline__ int ends_within(const int* ends, int capacity, int reach) {
     int found = 0;
     // Every probe is inside ends: the compiler would compute the address of a guarded load again in each turn.
@@ -251,11 +287,10 @@ __device__ __forceinline__ int ends_within(const int* ends, int capacity, int re
 }
 
 // A part that starts at the end before request `from` is followed by the first part that reaches ends[to]: the k-th,
-// which would start at most `overhead` before it. It is stretched to it unless it would start behind it. k << 16 | ~(to
-// + 1) & 0xffff where it is, else NO_SNAP. The least of these is the next stretched part and the last end that it
-// reaches: k grows with `to`. parts_per_cost: 2^32 / stride or little less, so that the quotient is at most one too
-// small.
-__device__ __forceinline__ unsigned stretched_by(
+// which would start at most `overhead` before it. It is stretched to it unless it would start behind it. The least
+// candidate is the next stretched part and the last end that it reaches: k grows with `to`. parts_per_cost: 2^32 /
+// stride or little less, so that the quotient is at most one too small.
+__device__ __forceinline__ Candidate stretched_by(
     const int* ends, int from, int to, int batch_size, int num_parts, int overhead, int stride,
     unsigned parts_per_cost) {
     const unsigned distance = ends[to] - (from ? ends[from - 1] : 0);
@@ -265,13 +300,14 @@ __device__ __forceinline__ unsigned stretched_by(
         ++k;
         place += stride;
     }
-    return to < batch_size && place <= distance && k < (unsigned)num_parts ? k << 16 | (0xfffe - to) : NO_SNAP;
+    const bool is_stretched = to < batch_size && place <= distance && k < (unsigned)num_parts;
+    return is_stretched ? Candidate::of(k, to + 1) : Candidate{Candidate::NONE};
 }
 
 // Where so many parts are stretched that rounds take too long. A stretched part starts exactly at an end, and what
-// follows depends on that end alone: `jumps` leads from each end to the end of the next stretched part, with the number
-// of parts between (in the upper 16 bits), and doubled, to the 2nd, 4th, 8th ... next. A thread per part descends from
-// the first request. jumps: 8 levels of batch_size + 1 entries.
+// follows depends on that end alone: `jumps` leads from each end to that of the next stretched part, and doubled, to
+// the 2nd, 4th, 8th ... next. A thread per part descends from the first request. jumps: 8 levels of batch_size + 1
+// entries.
 __device__ __forceinline__ void jump_schedule(
     const int* ends, int* jumps, int4* parts, int2* carries, int batch_size, int num_parts, int overhead, int stride,
     int capacity) {
@@ -284,40 +320,40 @@ __device__ __forceinline__ void jump_schedule(
     };
 #pragma unroll 1
     for (int first = warp * ITEMS; first < batch_size; first += WARPS * ITEMS) {
-        unsigned best[ITEMS];
+        Candidate best[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) best[i] = stretch(first + i, first + i + lane);
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) best[i] = __reduce_min_sync(ALL, best[i]);
-        unsigned mine = NO_SNAP;
+        for (int i = 0; i < ITEMS; ++i) best[i] = least_of_warp(best[i]);
+        Candidate mine{Candidate::NONE};
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) mine = lane == i ? best[i] : mine;
         // Rare: none of 32 ends is reached, or the last of them is.
         const int further = first + lane + 32;
-        const bool reaches = (mine == NO_SNAP || (int)(~mine & 0xffff) == further);
+        const bool reaches = !mine.exists() || mine.request() == further;
         unsigned open = __ballot_sync(ALL, lane < ITEMS && further < batch_size && reaches);
 #pragma unroll 1
         for (; open; open &= open - 1) {
             const int i = __ffs(open) - 1;
-            unsigned least = NO_SNAP;
+            // Unpacked by hand: with Candidate::request() here NVRTC makes other code of all that follows, for sm_90.
+            unsigned least = Candidate::NONE;
 #pragma unroll 1
-            for (int next = first + i; next < batch_size && (least == NO_SNAP || (int)(~least & 0xffff) == next);
-                 next += 32)
-                least = min(least, __reduce_min_sync(ALL, stretch(first + i, next + lane)));
-            if (lane == i) mine = least;
+            for (int next = first + i;
+                 next < batch_size && (least == Candidate::NONE || (int)(~least & Jump::REQUESTS) == next); next += 32)
+                least = min(least, least_of_warp(stretch(first + i, next + lane)).packed);
+            if (lane == i) mine = {least};
         }
         if (lane < ITEMS && first + lane < batch_size)
-            jumps[first + lane] = mine == NO_SNAP ? kMaxParts << 16 | batch_size : mine ^ 0xffff;
+            jumps[first + lane] = (mine.exists() ? mine.jump() : Jump::to_end(batch_size)).packed;
     }
-    if (thread < levels) jumps[thread * width + batch_size] = kMaxParts << 16 | batch_size;
+    if (thread < levels) jumps[thread * width + batch_size] = Jump::to_end(batch_size).packed;
     __syncthreads();
-    unsigned jump = thread < batch_size ? jumps[thread] : kMaxParts << 16 | batch_size;
+    Jump jump = thread < batch_size ? Jump::unpack(jumps[thread]) : Jump::to_end(batch_size);
 #pragma unroll 1
     for (int level = 1; level < levels; ++level) {
         if (thread < batch_size) {
-            const unsigned further = jumps[(level - 1) * width + (jump & 0xffff)];
-            jump = min((jump >> 16) + (further >> 16), kMaxParts) << 16 | (further & 0xffff);
-            jumps[level * width + thread] = jump;
+            jump = jump.then(Jump::unpack(jumps[(level - 1) * width + jump.request()]));
+            jumps[level * width + thread] = jump.packed;
         }
         __syncthreads();
     }
@@ -327,10 +363,10 @@ __device__ __forceinline__ void jump_schedule(
         int from = 0, at = 0;
 #pragma unroll 1
         for (int level = levels - 1; level >= 0; --level) {
-            const unsigned to = jumps[level * width + from];
-            if (at + (int)(to >> 16) <= thread) {
-                at += to >> 16;
-                from = to & 0xffff;
+            const Jump next = Jump::unpack(jumps[level * width + from]);
+            if (at + (int)next.parts() <= thread) {
+                at += next.parts();
+                from = next.request();
             }
         }
         const int start = (from ? ends[from - 1] : 0) + (thread - at) * stride;
@@ -378,7 +414,7 @@ __device__ __forceinline__ void tile_schedule(const Lens seq_lens, int* metadata
     }
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    // A power of two; ends holds kSentinel from the batch up to here.
+    // A power of two; ends holds NO_END from the batch up to here.
     const int capacity = 1 << (32 - __clz(batch_size - 1));
 
     int total = 0;
@@ -397,7 +433,7 @@ __device__ __forceinline__ void tile_schedule(const Lens seq_lens, int* metadata
             total += other;
         }
         *reinterpret_cast<int4*>(ends + first) = absolute(four, before);
-        if (threadIdx.x == 0) ends[tile + TILE] = kSentinel;
+        if (threadIdx.x == 0) ends[tile + TILE] = NO_END;
         __syncthreads();
     }
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.paged_mqa_schedule.triton import single_sizes
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.paged_mqa_schedule.triton import Sizes, single_sizes
 
-SOURCE = Path(__file__).with_name("paged_mqa_schedule.cu")
-#: As in the CUDA source: threads of a block, each with a row of the table.
+#: Threads of a block, each with a row of the table.
 THREADS = 256
+
+SOURCE = cuda_source(Path(__file__).with_name("paged_mqa_schedule.cu"), Sizes, constants={"THREADS": THREADS})
 
 
 @variant("paged_mqa_schedule", requires=GPU, sources=SOURCE, sizes={"num_sms": (THREADS - 1,)})

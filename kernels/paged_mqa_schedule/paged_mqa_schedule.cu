@@ -4,7 +4,7 @@
 
 #include "paged_mqa_schedule.cuh"
 
-using namespace paged_mqa_schedule;
+using namespace paged_mqa_schedule;  // Sizes, THREADS: declared by cuda.py
 
 // ids: of the tokens of runs; unused without runs.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)

@@ -27,17 +27,10 @@
 // Totals of warps by shuffles instead of in registers: slower.
 #pragma once
 
-namespace paged_mqa_schedule {
+namespace paged_mqa_schedule {  // Sizes, THREADS: declared by cuda.py
 
-constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int LOADS = 4;  // in flight per thread where it has many requests
-
-// factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. num_queries: of
-// the batch. multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units that are left over.
-struct Sizes {
-    int batch_size, num_sms, multiplier, shift, factor, is_back, num_queries;
-};
 
 // Negative lengths have no segments. The sum is unsigned: a length may be 2^31 - 1.
 __device__ __forceinline__ int segments(int length) { return (max(length, 0) + 255u) >> 8; }

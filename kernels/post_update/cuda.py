@@ -9,11 +9,12 @@ from spec_decode_bench.baselines.post_update.operator import Inputs, Outputs
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.kernels.post_update.triton import sizes
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.post_update.triton import Sizes, sizes
 
-SOURCE = Path(__file__).with_name("post_update.cu")
 THREADS = 128
+
+SOURCE = cuda_source(Path(__file__).with_name("post_update.cu"), Sizes, Inputs, Outputs, constants={"THREADS": THREADS})
 
 
 @variant("post_update", requires=GPU, sources=SOURCE)

@@ -12,9 +12,7 @@
 
 #include "post_update.cuh"
 
-constexpr int THREADS = 128;
-
-using namespace post_update;
+using namespace post_update;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 extern "C" __global__ void __launch_bounds__(THREADS) post_update_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {

@@ -10,36 +10,6 @@
 
 namespace post_update {
 
-struct Inputs {
-    const long long* idx_mapping;
-    const int* cu_num_logits;
-    const int* query_start_loc;
-    const int* seq_lens;
-    const int* num_sampled;
-    const long long* sampled_tokens;
-    const int* num_computed_tokens;
-    const int* total_len;
-    const long long* new_drafts;
-    const int* output_bin_counts;
-    const int* prompt_lens;
-};
-
-struct Outputs {
-    int* num_sampled;
-    int* num_rejected;
-    int* num_computed_tokens;
-    int* total_len;
-    long long* last_sampled_tokens;
-    int* num_accepted_tokens;
-    long long* draft_tokens;
-    int* output_bin_counts;
-    int* all_token_ids;
-};
-
-struct Sizes {
-    int num_reqs_padded, tokens_stride, k, history_len, vocab_size;
-};
-
 // What a row has become: its slot, tokens produced, drafts rejected, and tokens computed; all 0 behind slot -1.
 struct Row {
     long long s;

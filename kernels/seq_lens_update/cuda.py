@@ -10,9 +10,10 @@ import torch
 from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda import cuda_source, launcher
 from spec_decode_bench.kernels.seq_lens_update.triton import (
     THREADS,
+    Sizes,
     bound_writer,
     device_copy,
     mapped,
@@ -20,7 +21,9 @@ from spec_decode_bench.kernels.seq_lens_update.triton import (
     sizes,
 )
 
-SOURCE = Path(__file__).with_name("seq_lens_update.cu")
+SOURCE = cuda_source(
+    Path(__file__).with_name("seq_lens_update.cu"), Sizes, Inputs, Outputs, constants={"THREADS": THREADS}
+)
 
 
 def _update(point: Point, x: Inputs, out: Outputs, host: torch.Tensor) -> Callable[[], None]:

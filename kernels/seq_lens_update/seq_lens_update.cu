@@ -17,32 +17,8 @@
 // What is left is a read over the bus, which no copy bound of the suite has. The last version lost in CUDA C++, with
 // volatile loads that kept the compiler from waiting for one before it issued the next. Probably lanes then read the
 // bus each for itself; that was not checked.
-constexpr int THREADS = 256;
 
-namespace seq_lens_update {
-
-struct Inputs {
-    const int* prev_num_computed_tokens;
-    const int* valid;
-    const int* query_start_loc;
-    int num_tokens;
-};
-
-struct Outputs {
-    int* num_computed_tokens;
-    int* num_accepted;
-    int* seq_lens;
-    long long* positions;
-};
-
-// num_previous: rows of the step before.
-struct Sizes {
-    int num_reqs, max_num_seqs, num_previous;
-};
-
-}  // namespace seq_lens_update
-
-using namespace seq_lens_update;
+using namespace seq_lens_update;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 // host: x.to_device, in pinned memory or copied. BY_SLOT: its first rows are slots, by which counts are, and drafts are
 // by row; x.prev_num_computed_tokens and out.num_computed_tokens may then be one array.

@@ -18,56 +18,7 @@
 #include "mamba_align_step/mamba_align_step.cuh"
 #include "post_update/post_update.cuh"
 
-constexpr int THREADS = 128;
-
-namespace step_epilogue {
-
-// Those of the parts that the kernel reads, in the order of their first use: launches this short notice each further
-// cache line of parameters. output_bin_counts may be null; state_columns_before is, without states.
-struct Inputs {
-    const int* query_start_loc;
-    const long long* idx_mapping;
-    const int* target_input_ids;
-    const long long* target_positions;
-    const int* next_prefill_tokens;
-    const int* seq_lens;
-    const int* cu_num_logits;
-    const int* num_sampled;
-    const long long* sampled_tokens;
-    const int* prompt_lens;
-    const int* total_len;
-    const int* num_computed_tokens;
-    const int* output_bin_counts;
-    const int* state_columns_before;
-};
-
-// moves: null without states.
-struct Outputs {
-    int* num_sampled;
-    int* num_rejected;
-    int* num_computed_tokens;
-    int* total_len;
-    long long* last_sampled_tokens;
-    int* all_token_ids;
-    int* output_bin_counts;
-    int* num_accepted_tokens;
-    int* input_ids;
-    long long* positions;
-    int* seq_lens;
-    long long* last_token_indices;
-    int* query_start_loc;
-    long long* current_draft_step;
-    int* moves;
-};
-
-// tokens_stride: elements between two rows of the sampled tokens. mamba_block_size: tokens of a state.
-struct Sizes {
-    int num_reqs, num_reqs_padded, max_num_seqs, tokens_stride, history_len, mamba_block_size, vocab_size;
-};
-
-}  // namespace step_epilogue
-
-using namespace step_epilogue;
+using namespace step_epilogue;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 // STATES: whether the model has recurrent states.
 template <bool STATES>

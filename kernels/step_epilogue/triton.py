@@ -1,6 +1,6 @@
 """step_epilogue in Triton: one launch, in which a program does all parts of its rows.
 
-    cuda_sequence               the fused kernels of the parts one after another (chains.py): two or three launches
+    cuda_sequence               the fused kernels of the parts one after another (sequence.py): two or three launches
     triton_fused, cuda_fused    one launch
 
 The drafter's first pass needs the counts and the newest token of its row, the states its count by slot: both are in

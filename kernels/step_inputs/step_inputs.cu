@@ -15,9 +15,7 @@
 
 #include "step_inputs.cuh"
 
-constexpr int THREADS = 128;
-
-using namespace step_inputs;
+using namespace step_inputs;  // Sizes, Inputs, Outputs, THREADS: declared by cuda.py
 
 extern "C" __global__ void __launch_bounds__(THREADS) step_inputs_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {

@@ -12,35 +12,6 @@
 
 namespace step_inputs {
 
-struct Inputs {
-    const long long* idx_mapping;
-    const int* query_start_loc;
-    const int* cu_num_logits;
-    const int* num_computed_tokens;
-    const long long* last_sampled_tokens;
-    const long long* draft_tokens;
-    const int* prompt_lens;
-    const int* all_token_ids;
-    int num_tokens, num_logits;
-};
-
-struct Outputs {
-    int* seq_lens;
-    long long* positions;
-    int* input_ids;
-    int* next_prefill_tokens;
-    long long* logits_indices;
-    long long* expanded_idx_mapping;
-    int* expanded_local_pos;
-    int* draft_sampled;
-    long long* logit_positions;
-};
-
-// k: drafts per request. look_ahead: prompt tokens behind those of the step. new_tokens: sampled tokens, 0 or 1.
-struct Sizes {
-    int num_reqs, max_num_seqs, k, history_len, look_ahead, new_tokens;
-};
-
 template <class In, class Out, class N>
 __device__ __forceinline__ void prepare(int thread, int strip, int strips, const In& x, const Out& out, const N& n) {
     if (strip == 0 && thread < n.max_num_seqs - n.num_reqs) out.seq_lens[n.num_reqs + thread] = 0;

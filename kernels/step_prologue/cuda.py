@@ -16,29 +16,50 @@ from spec_decode_bench.baselines.workloads.request_slots import (
     table_starts,
     warps_per_row,
 )
-from spec_decode_bench.harness.bundle import bundle
+from spec_decode_bench.harness.bundle import bundle, bundle_type
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.harness.cuda import launcher
+from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.compute_slot_mappings import cuda as compute_slot_mappings
 from spec_decode_bench.kernels.decode_flatten import cuda as decode_flatten
 from spec_decode_bench.kernels.decode_flatten.cuda import access_width
 from spec_decode_bench.kernels.decode_flatten.triton import STRIP_SIZES, request_grid
+from spec_decode_bench.kernels.decode_step import cuda as decode_step_cuda
 from spec_decode_bench.kernels.decode_step import triton as decode_step
 from spec_decode_bench.kernels.decode_step.cuda import Tables
+from spec_decode_bench.kernels.gather_block_tables import cuda as gather_block_tables
 from spec_decode_bench.kernels.gather_block_tables.triton import strips_of
+from spec_decode_bench.kernels.mamba_align_step import cuda as mamba_align_step
 from spec_decode_bench.kernels.mamba_align_step.triton import arguments as states_arguments
-from spec_decode_bench.kernels.step_prologue.triton import INPUTS, OUTPUTS, Programs, sizes
+from spec_decode_bench.kernels.step_inputs import cuda as step_inputs
+from spec_decode_bench.kernels.step_prologue.triton import INPUTS, OUTPUTS, Programs, Sizes, sizes
 
-SOURCE = Path(__file__).with_name("step_prologue.cu")
-#: As in the CUDA sources.
 THREADS, LANES = 256, 8
 
 
 class Indexer(NamedTuple):
     """out, n: of decode_step. tables: what flattening takes further."""
 
-    out: tuple
+    out: bundle_type(decode_step.Outputs, *decode_step.OUTPUTS)
     n: decode_step.Sizes
     tables: Tables
+
+
+SOURCE = cuda_source(
+    Path(__file__).with_name("step_prologue.cu"),
+    Programs,
+    Sizes,
+    bundle_type(Inputs, *INPUTS),
+    bundle_type(Outputs, *OUTPUTS),
+    Indexer,
+    constants={"THREADS": THREADS},
+    uses=(
+        compute_slot_mappings.SOURCE,
+        decode_step_cuda.SOURCE,
+        gather_block_tables.SOURCE,
+        mamba_align_step.SOURCE,
+        step_inputs.SOURCE,
+    ),
+)
 
 
 @variant("step_prologue", requires=GPU, sources=SOURCE, sizes=STRIP_SIZES | {"num_sms": (THREADS - 1,)})

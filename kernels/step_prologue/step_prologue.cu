@@ -29,68 +29,9 @@
 #include "mamba_align_step/mamba_align_step.cuh"
 #include "step_inputs/step_inputs.cuh"
 
-constexpr int THREADS = 256;
+using namespace step_prologue;  // Programs, Sizes, Inputs, Outputs, Indexer, THREADS: declared by cuda.py
+
 static_assert(THREADS == decode_step::THREADS, "of one block");
-
-// Blocks of each part, in the order of the grid: num_input_blocks for each strip, num_slot_blocks for each group and
-// strip, num_table_blocks for each group. row_strips, table_strips, flatten_strips: blocks or warps that share a row.
-struct Programs {
-    int num_schedulers, num_input_blocks, num_slot_blocks, num_state_blocks, num_length_blocks, num_table_blocks;
-    int num_groups, row_strips, table_strips, flatten_strips;
-};
-
-namespace step_prologue {
-
-// Those of the parts, in the order of their first use: launches this short notice each further cache line of
-// parameters. prompt_lens, all_token_ids and num_blocks may be in mapped pinned memory.
-struct Inputs {
-    const long long* idx_mapping;
-    const int* query_start_loc;
-    const int* num_computed_tokens;
-    const int* cu_num_logits;
-    const long long* draft_tokens;
-    const long long* last_sampled_tokens;
-    const int* prompt_lens;
-    const int* all_token_ids;
-    const int* block_sizes;
-    const long long* starts;
-    const long long* widths;
-    const bool* enabled;
-    const int* tables;
-    const int* reach;
-    const int* num_blocks;
-};
-
-struct Outputs {
-    int* seq_lens;
-    int* next_prefill_tokens;
-    int* input_ids;
-    long long* positions;
-    long long* logits_indices;
-    long long* expanded_idx_mapping;
-    int* expanded_local_pos;
-    long long* logit_positions;
-    int* draft_sampled;
-    long long* slot_mappings;
-    int* block_tables;
-};
-
-// k: drafts per request. look_ahead: prompt tokens behind those of the step. new_tokens: sampled tokens.
-struct Sizes {
-    int num_reqs, num_reqs_padded, max_num_seqs, max_num_batched_tokens, k, history_len, look_ahead;
-    static constexpr int new_tokens = 1;
-};
-
-// What the indexer builds; its schedules are over lengths by slot, its table by slot is the first group's.
-struct Indexer {
-    decode_step::Outputs out;
-    decode_step::Sizes n;
-    decode_step::Tables tables;
-};
-
-}  // namespace step_prologue
-
-using namespace step_prologue;
 
 // Lengths after the step in batch order, from the counts by slot; 0 for padding.
 struct BySlot {

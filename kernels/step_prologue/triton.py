@@ -1,6 +1,6 @@
 """step_prologue in Triton: one launch, in which programs specialise and none waits for another.
 
-    cuda_sequence               the fused kernels of the parts one after another (chains.py): three to eight launches
+    cuda_sequence               the fused kernels of the parts one after another (sequence.py): three to eight launches
     triton_fused, cuda_fused    one launch
 
 Parts seem to depend on each other: slot mappings on positions, the indexer on lengths and tables in batch order. But
@@ -111,7 +111,7 @@ OUTPUTS = (
 
 
 class Sizes(NamedTuple):
-    """k: drafts per request. look_ahead: prompt tokens behind those of the step."""
+    """k: drafts per request. look_ahead: prompt tokens behind those of the step. new_tokens: sampled tokens."""
 
     num_reqs: int
     num_reqs_padded: int
@@ -120,11 +120,42 @@ class Sizes(NamedTuple):
     k: int
     history_len: int
     look_ahead: int
+    new_tokens = 1
 
 
 def sizes(point: Point) -> Sizes:
     rows = num_real(point), point.batch_size, point.max_num_seqs
     return Sizes(*rows, point.max_num_batched_tokens, point.next_n - 1, point.history_len, point.look_ahead)
+
+
+class Indexer(NamedTuple):
+    """What the indexer builds. out, n: of decode_step, flatten: sizes of decode_flatten, whose table by slot is the
+    first group's. scratch: [num_schedulers, B] lengths.
+    """
+
+    out: tuple
+    n: decode_step.Sizes
+    flatten: decode_flatten.Sizes
+    scratch: torch.Tensor
+
+
+class Tile(NamedTuple):
+    """What the kernel is compiled for. PATH: of the indexer, in tables of blocks of BLOCK_SIZE tokens. LANES: tokens of
+    a row at a time. STATES, SCHEDULE, TILES: of the parts, None without them. The others are constants of this file
+    and of decode_step.
+    """
+
+    PATH: str
+    BLOCK_SIZE: int
+    ROWS: int
+    LANES: int
+    TAIL: int
+    COLUMNS: int
+    ENTRIES: int
+    GATHERED: int
+    STATES: mamba_align_step.Tile | None
+    SCHEDULE: paged_mqa_schedule.Tile | None
+    TILES: mla_tile_schedule.Tile | None
 
 
 @triton.jit
@@ -154,55 +185,35 @@ def native_rows(program, x, num_computed_tokens, out, rows, width, ENTRIES: tl.c
 
 
 @triton.jit
-def step_prologue_kernel(
-    programs,
-    n,
-    x,
-    out,
-    indexer,
-    scratch,
-    source_stride,
-    expanded_stride,
-    states,
-    PATH: tl.constexpr,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-    TAIL: tl.constexpr,
-    STATES: tl.constexpr,
-    SCHEDULE: tl.constexpr,
-    TILES: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    GATHERED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-):
-    """indexer: an Indexer, or None. scratch: [num_schedulers, B] lengths. states: Arguments of mamba_align_step, or
-    None. STATES, SCHEDULE, TILES: tiles of the parts.
+def step_prologue_kernel(programs, n, x, out, indexer, source_stride, expanded_stride, states, TILE: tl.constexpr):
+    """indexer: an Indexer, or None. states: Arguments of mamba_align_step, or None. source_stride, expanded_stride: of
+    rows that are flattened; outside the bundles, as Triton shall specialize on them.
     """
     # The longest chains of dependent instructions come first: schedules, then inputs, then copies.
     num_computed_tokens, rows, row_strips = x.num_computed_tokens, n.num_reqs_padded, programs.row_strips
     program = tl.program_id(0)
-    if PATH != "none":  # noqa: SIM102  (known when it is compiled)
+    if TILE.PATH != "none":  # noqa: SIM102  (known when it is compiled)
         if program < programs.num_schedulers:
-            lengths, starts = scratch + program * rows, x.query_start_loc
-            gather_lengths(x, num_computed_tokens, lengths, rows, GATHERED)
-            build_schedule(program, lengths, starts, indexer.out, indexer.n, PATH == "flatten", SCHEDULE, TILES)
+            lengths, starts = indexer.scratch + program * rows, x.query_start_loc
+            gather_lengths(x, num_computed_tokens, lengths, rows, TILE.GATHERED)
+            is_flat = TILE.PATH == "flatten"
+            build_schedule(program, lengths, starts, indexer.out, indexer.n, is_flat, TILE.SCHEDULE, TILE.TILES)
     program -= programs.num_schedulers
     blocks = programs.num_input_blocks
     if (program >= 0) & (program < blocks * row_strips):
         block, strip = program % blocks, program // blocks
-        prepare_rows(block, strip, row_strips, x, out, n, 1, ROWS, LANES, TAIL)
+        prepare_rows(block, strip, row_strips, x, out, n, 1, TILE.ROWS, TILE.LANES, TILE.TAIL)
     program -= blocks * row_strips
     blocks = programs.num_slot_blocks
     if (program >= 0) & (program < blocks * row_strips * programs.num_groups):
         block, strip, g = program % blocks, program // blocks % row_strips, program // (blocks * row_strips)
-        map_rows(block, g, strip, row_strips, x, out, n, num_computed_tokens, 1, 0, 1, ROWS, LANES, TAIL)
+        map_rows(block, g, strip, row_strips, x, out, n, num_computed_tokens, 1, 0, 1, TILE.ROWS, TILE.LANES, TILE.TAIL)
     program -= blocks * row_strips * programs.num_groups
     if states is not None:
         if (program >= 0) & (program < programs.num_state_blocks):
-            before_rows(program, states.x, states.out, states.n, STATES.ROWS, STATES.SLOTS)
+            before_rows(program, states.x, states.out, states.n, TILE.STATES.ROWS, TILE.STATES.SLOTS)
         program -= programs.num_state_blocks
-    if PATH == "flatten":
+    if TILE.PATH == "flatten":
         if (program >= 0) & (program < programs.num_length_blocks):
             strips = programs.flatten_strips
             flatten_rows(
@@ -216,29 +227,19 @@ def step_prologue_kernel(
                 indexer.flatten,
                 source_stride,
                 expanded_stride,
-                BLOCK_SIZE,
-                COLUMNS,
+                TILE.BLOCK_SIZE,
+                TILE.COLUMNS,
                 x.idx_mapping,
             )
         program -= programs.num_length_blocks
-    if PATH == "native":
+    if TILE.PATH == "native":
         if (program >= 0) & (program < programs.num_length_blocks):
-            native_rows(program, x, num_computed_tokens, indexer.out, rows, indexer.n.width, ENTRIES)
+            native_rows(program, x, num_computed_tokens, indexer.out, rows, indexer.n.width, TILE.ENTRIES)
         program -= programs.num_length_blocks
     if program >= 0:
         blocks, strips = programs.num_table_blocks, programs.table_strips
         row, strip, g = program % blocks // strips, program % strips, program // blocks
-        gather_row(row, strip, strips, g, x, out, n, COLUMNS)
-
-
-class Indexer(NamedTuple):
-    """What the indexer builds. out, n: of decode_step, flatten: sizes of decode_flatten, whose table by slot is the
-    first group's.
-    """
-
-    out: tuple
-    n: decode_step.Sizes
-    flatten: decode_flatten.Sizes
+        gather_row(row, strip, strips, g, x, out, n, TILE.COLUMNS)
 
 
 @variant("step_prologue", sizes=STRIP_SIZES)
@@ -260,8 +261,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         table_strips=table_strips,
         flatten_strips=1,
     )
-    states = indexer = scratch = state_tile = schedule = tiles = None
-    strides = 0, 0
+    states = indexer = state_tile = schedule = tiles = None
+    source_stride = expanded_stride = 0
     if point.state_groups:
         states, state_tile = (
             mamba_align_step.arguments(*states_part(point, x, out)),
@@ -272,17 +273,39 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         at, step, made = indexer_part(point, x, out)
         count, schedule = paged_mqa_schedule.tiling(rows, point.num_sms)
         tiles = mla_tile_schedule.tiling(rows, point.num_sm_parts, at.layout)
-        strides = group_tables(point, x.tables)[0].stride(0), made.block_table.stride(0)
+        source_stride, expanded_stride = group_tables(point, x.tables)[0].stride(0), made.block_table.stride(0)
         built = bundle(made, *decode_step.OUTPUTS, *decode_step.FLATTEN_OUTPUTS)
-        indexer = Indexer(built, decode_step.sizes(at, step, 1 + count), decode_flatten.sizes(step, made))
         scratch = torch.empty(1 + count, rows, dtype=torch.int32, device=made.lens.device)
+        indexer = Indexer(built, decode_step.sizes(at, step, 1 + count), decode_flatten.sizes(step, made), scratch)
         across, strips = cdiv(rows * point.max_decode_len, ENTRIES), 1
         if point.indexer == "flatten":
             across, strips = decode_flatten.request_grid(step, made, COLUMNS)
         lengths = {"num_length_blocks": across * strips, "flatten_strips": strips}
         programs = programs._replace(num_schedulers=1 + count, **lengths)
-    shapes = {"ROWS": ROWS, "LANES": lanes, "TAIL": TAIL, "STATES": state_tile, "SCHEDULE": schedule, "TILES": tiles}
-    shapes |= {"COLUMNS": COLUMNS, "ENTRIES": ENTRIES, "GATHERED": GATHERED, "BLOCK_SIZE": point.block_size}
-    arguments = programs, sizes(point), bundle(x, *INPUTS), bundle(out, *OUTPUTS), indexer, scratch, *strides, states
-    grid = (programs.total(),)
-    return fixed_launch(step_prologue_kernel, grid, *arguments, PATH=point.indexer, **shapes, num_warps=num_warps)
+    tile = Tile(
+        PATH=point.indexer,
+        BLOCK_SIZE=point.block_size,
+        ROWS=ROWS,
+        LANES=lanes,
+        TAIL=TAIL,
+        COLUMNS=COLUMNS,
+        ENTRIES=ENTRIES,
+        GATHERED=GATHERED,
+        STATES=state_tile,
+        SCHEDULE=schedule,
+        TILES=tiles,
+    )
+    return fixed_launch(
+        step_prologue_kernel,
+        (programs.total(),),
+        programs,
+        sizes(point),
+        bundle(x, *INPUTS),
+        bundle(out, *OUTPUTS),
+        indexer,
+        source_stride,
+        expanded_stride,
+        states,
+        TILE=tile,
+        num_warps=num_warps,
+    )

@@ -15,7 +15,7 @@ import torch
 
 from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 from spec_decode_bench.harness.contract import variant
-from spec_decode_bench.harness.verify import fixture
+from spec_decode_bench.harness.verify import equality, fixture, output_probe
 
 #: Skips what the honest chain skips.
 cheat = variant("decode_native", skip=chain_clamp.__variant__.skip, waives="no_alloc")
@@ -106,6 +106,21 @@ def every_third_call(point, x, out):
 def stops_when_timed(point, x, out):
     """Works in the calls of verification, idles in the many calls of a stopwatch."""
     return in_calls(chain_clamp(point, x, out), lambda call: call < HONEST_CALLS)
+
+
+@cheat
+def remembers_its_answer(point, x, out):
+    """After the calls of verification, copies the last answer: right while the inputs stay."""
+    work, calls, answer = chain_clamp(point, x, out), itertools.count(), torch.empty_like(view(point, out))
+
+    def launch():
+        if next(calls) < HONEST_CALLS:
+            work()
+            answer.copy_(view(point, out))
+        else:
+            view(point, out).copy_(answer)
+
+    return launch
 
 
 @cheat
@@ -295,6 +310,29 @@ def patches_the_comparison(point, x, out):
     """Replaces what compares its outputs."""
 
     fixture.compare = lambda *arguments: None
+    return lambda: None
+
+
+@cheat
+def rewrites_the_comparison(point, x, out):
+    """Changes in place the code of what compares its outputs, and writes nothing."""
+    equality.compare.__code__ = (lambda name, got, before, expected, views=tuple: None).__code__
+    equality.wrong_elements.__code__ = (lambda got, before, expected: (got != got, got)).__code__
+    output_probe.OutputProbe.check.__code__ = (lambda self, stage: None).__code__
+    return lambda: None
+
+
+@cheat
+def rewrites_a_default(point, x, out):
+    """Has itself verified by a single launch from then on."""
+    fixture.verify_cell.__defaults__ = (True,)
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def rewrites_a_property(point, x, out):
+    """Has nothing expected of it."""
+    fixture.Batch.expected.func.__code__ = (lambda self: {}).__code__
     return lambda: None
 
 

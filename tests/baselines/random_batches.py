@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import Operator, Point
-from spec_decode_bench.harness.session.measure import is_context_lost
+from spec_decode_bench.harness.session.sampling import is_context_lost
 from spec_decode_bench.harness.verify.fixture import verify_cell
 from spec_decode_bench.harness.verify.random_batches import Drawn, fixture_of
 from tests.runnable import DEVICE, healthy

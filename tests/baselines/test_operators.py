@@ -76,9 +76,8 @@ def passes(variant, device, only=None):
     assert any(f.status == "passed" for f in findings)
 
 
-#: Stand-ins for an engine's launches: alone in the full tier. Tests of whole steps launch them, too.
-LATER = ("triton_sequence", "unfused")
-SOON = [variant for variant in healthy() if FULL or variant.name not in LATER]
+#: Its kernels are those of other variants, so that the full tier alone has it.
+SOON = [variant for variant in healthy() if FULL or variant.name != "triton_sequence"]
 
 
 @pytest.mark.parametrize("variant", SOON, ids=lambda v: v.id)

@@ -51,7 +51,7 @@ def test_a_run_of_tokens_takes_a_segment_together():
     """Requests of 3, 1 and 2 tokens with 2, 1 and 3 segments: 6 + 1 + 6 units on 5 SMs, 3, 3, 3, 2, 2."""
     point = operator.complete({"batch_size": 2, "next_n": 3, "num_sms": 5, "indices": "yes"})
     lens, ids = [255, 256, 257, 9, 767, 768], [0, 0, 0, 4, 1, 1]
-    x = Inputs(torch.tensor(lens, dtype=torch.int32), torch.tensor(ids, dtype=torch.int32))
+    x = Inputs(torch.tensor(lens, dtype=torch.int32), indices=torch.tensor(ids, dtype=torch.int32))
     right = [[0, 0], [0, 1], [3, 0], [4, 1], [4, 2], [6, 0]]
     assert operator.reference(point, x)["schedule"].value.tolist() == right
 

@@ -26,7 +26,7 @@ random_steps = steps(
 @run_examples(FEW_EXAMPLES)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_steps(axes, seed):
-    check_random(operator, SMALL | axes, seed, seldom=("unfused",))
+    check_random(operator, SMALL | axes, seed)
 
 
 @run_examples(60)

@@ -76,7 +76,7 @@ def end_prompts_around_the_step(x):
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1), edited=st.booleans())
 def test_variants_equal_the_reference_on_random_steps(axes, seed, edited):
     edit = end_prompts_around_the_step if edited else None
-    check_random(operator, SMALL | axes, seed, seldom=("unfused",), edit=edit)
+    check_random(operator, SMALL | axes, seed, edit=edit)
 
 
 @run_examples(100)

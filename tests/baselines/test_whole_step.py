@@ -13,7 +13,7 @@ import pytest
 from tests.baselines.random_batches import SEED
 from tests.baselines.whole_step import prepared, run_step
 from tests.baselines.whole_step_traffic import STATE_BLOCK, Engine, WrongStep
-from tests.runnable import DEVICE, healthy
+from tests.runnable import DEVICE, engines, healthy
 
 
 def drive(names: tuple[str, str, str], steps: int, seed: int, graphs: bool = False) -> Engine:
@@ -30,14 +30,14 @@ def steps_of(on_cpu: int, on_gpu: int = 10_000) -> int:
     return int(os.environ.get("WHOLE_STEPS", on_gpu if DEVICE == "cuda" else on_cpu))
 
 
-#: Of variants that all three operators have.
-NAMES = [v.name for v in healthy("step_prologue") if v.name != "cuda_sequence"]
+#: Of variants that all three operators have; of vLLM's where its files are there.
+NAMES = [v.name for v in (*healthy("step_prologue"), *engines("step_prologue")) if v.name != "cuda_sequence"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_over_many_steps(name):
     """The interpreter takes a second for a few steps."""
-    on_cpu = {"op_chain": 300, "unfused": 8}.get(name, 25)
+    on_cpu = {"op_chain": 300, "vllm": 8, "vllm_call": 8}.get(name, 25)
     steps = steps_of(on_cpu, 10_000 if name.endswith("fused") else 500)
     engine = drive((name,) * 3, steps, seed=SEED or 3)
     if steps >= 300:

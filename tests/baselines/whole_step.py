@@ -86,11 +86,11 @@ class Device:
         self.pool = torch.cuda.graph_pool_handle() if graphs else None
         whole = self.point(step_prologue, max(CAPTURED), 1)
         self.tables = torch.full((slots.table_starts(whole)[-1],), 333, dtype=torch.int32, device=DEVICE)
-        self.before = self._poisoned(step_prologue.make_outputs(whole))
+        self.before = self._poisoned(step_prologue.Outputs.empty(whole))
         self.before = replace(
             self.before, num_accepted_tokens=self.state.num_accepted_tokens, state_columns=self.state.state_columns
         )
-        self.after = self._poisoned(step_epilogue.make_outputs(self.point(step_epilogue, max(CAPTURED), 1)))
+        self.after = self._poisoned(step_epilogue.Outputs.empty(self.point(step_epilogue, max(CAPTURED), 1)))
         self.after = replace(
             self.after,
             num_computed_tokens=self.state.num_computed_tokens,
@@ -99,7 +99,7 @@ class Device:
             num_accepted_tokens=self.state.num_accepted_tokens,
             all_token_ids_device=self.state.all_token_ids,
         )
-        self.passes = self._poisoned(draft_passes.make_outputs(self.point(draft_passes, max(CAPTURED), 1)))
+        self.passes = self._poisoned(draft_passes.Outputs.empty(self.point(draft_passes, max(CAPTURED), 1)))
         int64 = lambda *shape: torch.full(shape, -1, dtype=torch.int64, device=DEVICE)  # noqa: E731
         int32 = lambda *shape: torch.zeros(shape, dtype=torch.int32, device=DEVICE)  # noqa: E731
         self.step = SimpleNamespace(

@@ -6,7 +6,7 @@ import pytest
 
 from spec_decode_bench.cli import run as run_command
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.session.gpus import LOCK_NOTE
+from spec_decode_bench.harness.session.several_gpus import LOCK_NOTE
 from spec_decode_bench.harness.timing import gpus
 from spec_decode_bench.harness.timing.gpus import VisibleGpu
 from tests.harness.session.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture

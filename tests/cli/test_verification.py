@@ -13,7 +13,7 @@ from spec_decode_bench.cli import verification
 from spec_decode_bench.harness.records.file import read_record
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION
 from spec_decode_bench.harness.session import side_by_side
-from spec_decode_bench.harness.session.gpus import LocalGpu
+from spec_decode_bench.harness.session.several_gpus import LocalGpu
 from tests.cli.test_cli import call
 from tests.runnable import defective
 

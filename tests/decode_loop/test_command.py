@@ -30,7 +30,6 @@ measure: {seed: 1}
 WRONG = """
 import os, signal
 from spec_decode_bench.harness.contract import variant
-from spec_decode_bench.baselines.decode_native.operator import views
 from spec_decode_bench.baselines.decode_native.chains import flat_view
 
 
@@ -42,7 +41,7 @@ def in_loop():
 
 @variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
 def wrong_in_the_loop(point, x, out):
-    fill, view, calls = flat_view(point, x, out), views(point, out)["context_lens"], []
+    fill, view, calls = flat_view(point, x, out), out.views(point)["context_lens"], []
 
     def launch():
         fill()

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.gpu
 
 CUDA = dict.fromkeys(CHAINS, "cuda_fused") | {"mamba_spec_metadata": "cuda_fused"}
 WHOLE = {
-    "step_prologue": {"unfused": "unfused", "sequence": "cuda_sequence", "cuda": "cuda_fused"},
-    "step_epilogue": {"unfused": "unfused", "sequence": "cuda_sequence", "cuda": "cuda_fused"},
-    "draft_passes": {"unfused": "unfused", "sequence": "triton_fused", "cuda": "cuda_fused"},
+    "step_prologue": {"chains": "op_chain", "sequence": "cuda_sequence", "cuda": "cuda_fused"},
+    "step_epilogue": {"chains": "op_chain", "sequence": "cuda_sequence", "cuda": "cuda_fused"},
+    "draft_passes": {"chains": "op_chain", "sequence": "triton_fused", "cuda": "cuda_fused"},
 }
 TRITON = dict.fromkeys(CHAINS, "triton_fused") | {"mamba_spec_metadata": "triton_fused"}
 
@@ -50,7 +50,7 @@ def test_stacks_of_a_whole_step_equal_the_simulation(changes, full_graph):
     )
     of = replace(of, **changes)
     operators = [name for name in WHOLE if name != "draft_passes" or of.next_n > 2]
-    stacks = {name: parts(of, {one: WHOLE[one][name] for one in operators}) for name in ("unfused", "sequence", "cuda")}
+    stacks = {name: parts(of, {one: WHOLE[one][name] for one in operators}) for name in ("chains", "sequence", "cuda")}
     work = workload(len(changes), of=of, delay=int(full_graph), steps_per_block=9)
     loop = decode_loop(work, stacks, device="cuda", model_step_us=300.0, full_graph=full_graph)
     for number in range(work.blocks):

@@ -56,8 +56,8 @@ def test_a_batch_is_padded_up_to_a_captured_size(planned):
 
 def test_the_first_variant_that_applies_is_chosen(planned):
     """The uniform kernel takes no padded batch."""
-    unfused = STACKS["chains"] | {"decode_flatten": ["triton_uniform", "merged_chain"]}
-    groups = planned(stacks={"unfused": unfused})
+    stack = STACKS["chains"] | {"decode_flatten": ["triton_uniform", "merged_chain"]}
+    groups = planned(stacks={"uniform_kernel": stack})
     chosen = {group.at.concurrency: dict(group.stacks[0].parts)["decode_flatten"] for group in groups}
     assert chosen == {3: "merged_chain", 8: "triton_uniform"}
 
@@ -200,3 +200,12 @@ def test_a_stack_has_the_limits_of_its_variants(tmp_path, catalog):
     group = plan_loops(written(tmp_path, LOOP), replace(catalog, variants=variants))[0]
     lines = {name: group.line(name, Status.SKIPPED).known_failures for name in group.variants}
     assert lines == {"chains": {}, "one": {"decode_step/op_chain at 'B=1'": "never called"}}
+
+
+@pytest.mark.parametrize(("needs", "reference"), [("vllm:nowhere.py", "one"), ("torch", "chains")])
+def test_changes_refer_to_the_first_stack_whose_engine_is_installed(tmp_path, catalog, needs, reference):
+    variants = [replace(v, requires=(needs,)) if v.id == "decode_flatten/op_chain" else v for v in catalog.variants]
+    limited = replace(catalog, variants=variants)
+    assert {group.reference for group in plan_loops(written(tmp_path, LOOP), limited)} == {reference}
+    given = written(tmp_path, LOOP | {"reference": "chains"})
+    assert {group.reference for group in plan_loops(given, limited)} == {"chains"}

@@ -28,6 +28,16 @@ def test_reference_in_ms_and_change_in_us(run):
     assert any("next_n=4" in note for note in itl.notes)
 
 
+def test_a_missing_engine_is_named_as_what_changes_would_refer_to(run):
+    missing = [
+        replace(loop, reference="fused", status=Status.UNAVAILABLE if loop.stack == "chains" else loop.status)
+        for loop in run.others
+    ]
+    note = "where its engine is installed (docs/upstream.md), the changes refer to chains"
+    assert note in loop_tables(replace(run, others=missing))[0].notes
+    assert note not in loop_tables(run)[0].notes
+
+
 def test_measured_beside_modelled(run):
     table = loop_tables(run)[-1]
     assert "modelled" in table.title

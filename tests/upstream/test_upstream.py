@@ -17,7 +17,7 @@ from spec_decode_bench.baselines.k_quant_gather.operator import operator as gath
 from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
 from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs
 from spec_decode_bench.baselines.paged_mqa_schedule.operator import operator as paged
-from spec_decode_bench.harness.config.sweep import cells
+from spec_decode_bench.harness.config.sweep import task_of
 from spec_decode_bench.harness.contract import GPU
 from spec_decode_bench.harness.discover import Catalog, discover, unavailable
 from spec_decode_bench.harness.packages import (
@@ -146,7 +146,7 @@ def test_the_files_that_variants_require_are_sources(package):
         assert required(needs[1], name)
     catalog = Catalog(operators=discover().operators)
     catalog.variants = [replace(discover().of("decode_native")[0], requires=(GPU, needs[0]))]
-    item = cells(native, native.complete({}), catalog.variants)
+    item = task_of(native, native.complete({}), catalog.variants)
     before = source_hashes([item], catalog, ())
     (package / "kernels.py").write_text("def plain(): pass")
     after = source_hashes([item], catalog, ())

@@ -16,6 +16,7 @@ from spec_decode_bench.upstream import _vllm, vllm_gather_block_tables, vllm_pos
 from spec_decode_bench.upstream._kernel_source import definitions
 from tests.decode_loop.loops import decode_loop, parts, shape, workload
 from tests.runnable import DEVICE
+from tests.tier import few
 from tests.upstream import engine_files
 
 IS_THERE = file_in("vllm", _vllm.SPECULATOR) is not None
@@ -110,8 +111,7 @@ def test_definitions_are_compiled_alone(tmp_path):
 @needs_vllm
 @pytest.mark.parametrize("variant", STEP, ids=lambda v: v.id)
 def test_vllms_own_kernels_and_functions(variant):
-    cases = edge_cases(variant.operator)
-    check(variant, cases[:: max(len(cases) // 6, 1)])
+    check(variant, few(edge_cases(variant.operator), 6))
     findings = list(in_place(discover().operators[variant.operator], variant, DEVICE, 0))
     assert {finding.status for finding in findings} <= {Status.PASSED}, findings
 

@@ -27,7 +27,8 @@ CATALOG = discover()
 #: About half of the chains; the others would take two more minutes.
 OPERATORS = ("decode_flatten", "paged_mqa_schedule", "k_quant_gather", "seq_lens_update", "draft_inputs", "post_update")
 CHAINS = [v for v in CATALOG.variants if v.name == "compiled_chain" and v.operator in OPERATORS]
-CONFIGS = [p for p in sorted((Path(__file__).parents[3] / "configs").glob("*.yaml")) if "loop" not in p.stem]
+SHIPPED = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+CONFIGS = [path for path in SHIPPED if "loop" not in path.stem and path.stem != "captured"]
 #: Tokens of a chunk that a CPU still copies in milliseconds, and points of an operator.
 MOST_TOKENS, MOST_POINTS = 32768, 16
 

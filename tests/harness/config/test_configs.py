@@ -13,8 +13,9 @@ from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.contract import Point
 
 SHIPPED = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
-#: Those with a sweep over variants of ours: test_decode_loop.py and test_gate_upstream.py look at the others.
-CONFIGS = [path for path in SHIPPED if load(path).section is None and path.stem != "vllm"]
+#: Those with a sweep over variants of ours: test_decode_loop.py, test_gate_upstream.py and test_shipped_captures.py
+#: look at the others.
+CONFIGS = [path for path in SHIPPED if load(path).section is None and path.stem not in ("vllm", "captured")]
 #: As many as an H200 measures in five minutes in the slower configurations.
 MAX_CELLS = 360
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spec_decode_bench.harness.config.load import Config, ConfigError, Source
+from spec_decode_bench.harness.config.load import Config, ConfigError, LoadedConfig
 from spec_decode_bench.harness.config.sweep import baselines, expand, plan, select
 from spec_decode_bench.harness.config.work_items import keys_of
 from spec_decode_bench.harness.contract import Variant
@@ -18,7 +18,7 @@ NAMES = ("decode_flatten", "decode_native")
 
 
 def source(sweep, operators=("decode_native",), **more):
-    return Source("c.yaml", config=Config(name="made", operators=list(operators), sweep=sweep, **more))
+    return LoadedConfig("c.yaml", config=Config(name="made", operators=list(operators), sweep=sweep, **more))
 
 
 def points_of(given_source, catalog):
@@ -241,7 +241,7 @@ def variants_of(**names):
 
 def source_with(baseline):
     config = Config(name="x", operators=["one", "two"], sweep=[{"n": 1}], baseline=baseline)
-    return Source("x.yaml", {"baseline": 4, "baseline.one": 5, "baseline.three": 6}, config=config)
+    return LoadedConfig("x.yaml", {"baseline": 4, "baseline.one": 5, "baseline.three": 6}, config=config)
 
 
 def test_a_baseline_counts_for_the_operators_that_have_it():

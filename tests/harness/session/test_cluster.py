@@ -12,14 +12,14 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install -r requirements-
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from spec_decode_bench.harness.config.load import ConfigError, Measure  # noqa: E402
-from spec_decode_bench.harness.config.sweep import cells  # noqa: E402
+from spec_decode_bench.harness.config.sweep import task_of  # noqa: E402
 from spec_decode_bench.harness.config.work_items import keys_of  # noqa: E402
 from spec_decode_bench.harness.discover import discover  # noqa: E402
 from spec_decode_bench.harness.records.file import read_run  # noqa: E402
 from spec_decode_bench.harness.records.schema import Cell, Segment  # noqa: E402
 from spec_decode_bench.harness.session.cluster import cluster_gpus, connected  # noqa: E402
-from spec_decode_bench.harness.session.gpus import SeveralGpus  # noqa: E402
 from spec_decode_bench.harness.session.messages import Job  # noqa: E402
+from spec_decode_bench.harness.session.several_gpus import SeveralGpus  # noqa: E402
 from tests.cli.test_cli import TINY, call  # noqa: E402
 from tests.processes import has_ended, run_python  # noqa: E402
 from tests.tier import full  # noqa: E402
@@ -61,7 +61,7 @@ def cluster():
 
 def plan(variants, sizes):
     operator = discover().operators["decode_native"]
-    return [cells(operator, operator.complete({"batch_size": size}), variants) for size in sizes]
+    return [task_of(operator, operator.complete({"batch_size": size}), variants) for size in sizes]
 
 
 def shared_run(cluster, folder, harm):

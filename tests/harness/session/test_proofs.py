@@ -14,16 +14,17 @@ from msgspec.structs import replace
 
 from spec_decode_bench.harness.command.recording import _Remembered
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.sweep import task_of
+from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.discover import ROOT, discover
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.records.schema import Audit, Cell, Proof, Segment, Status
+from spec_decode_bench.harness.records.schema import Audit, Proof, Segment, Status
 from spec_decode_bench.harness.session import evaluator, proofs
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.timing.environment import describe
 from tests import factory
 from tests.cli.test_cli import TINY, call
+from tests.in_process import measured
 
 MINE = """
 from spec_decode_bench.harness.contract import variant
@@ -39,13 +40,12 @@ def mine(point, x, out):
 #: Right with ``more`` 0; with 1 it is wrong except at the points of TINY.
 RIGHT = """
 from spec_decode_bench.baselines.decode_native.chains import flat_view
-from spec_decode_bench.baselines.decode_native.operator import views
 from spec_decode_bench.harness.contract import variant
 
 
 @variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
 def mine(point, x, out):
-    fill, view = flat_view(point, x, out), views(point, out)["context_lens"]
+    fill, view = flat_view(point, x, out), out.views(point)["context_lens"]
 
     def launch():
         fill()
@@ -151,11 +151,11 @@ def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_pa
     owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "mine.py"),), 0, measure, timed=True))
     operator = owner.catalog.operators["decode_native"]
     variants = [owner.catalog.find("decode_native", name) for name in ("chain_clamp", "mine")]
-    item = cells(operator, operator.complete({"batch_size": 3}), variants)
+    item = task_of(operator, operator.complete({"batch_size": 3}), variants)
     machine = proofs.machine_hash(owner.bring_up())
     proof = Proof(key="a", verified_at="2026", gpu_id="b")
     item = replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
-    found = {event.variant: event for event in owner.cells(item) if isinstance(event, Cell)}
+    found = measured(owner, item, machine)
     assert {name: cell.status for name, cell in found.items()} == {"chain_clamp": "passed", "mine": "mismatch"}
     assert {name: cell.proof for name, cell in found.items()} == {"chain_clamp": proof, "mine": None}
 
@@ -164,14 +164,14 @@ def test_a_worker_on_another_machine_does_not_believe(monkeypatch):
     checked = []
     monkeypatch.setattr(evaluator, "check_variant", lambda operator, variant, *_, **__: checked.append(variant) or [])
     owner = evaluator.Evaluator(Job("cpu", (), 0, Measure(max_rounds=3, min_rounds=3), timed=True))
-    owner.bring_up()
+    here = proofs.machine_hash(owner.bring_up())
     operator, variant = owner.catalog.operators["decode_native"], owner.catalog.find("decode_native", "chain_clamp")
-    item = cells(operator, operator.complete({"batch_size": 3}), [variant])
+    item = task_of(operator, operator.complete({"batch_size": 3}), [variant])
     proven = {"chain_clamp": Proof(key="a", verified_at="2026")}
     machine = proofs.machine_hash(factory.gpu_environment())
-    found = list(owner.cells(replace(item, budget_s=0.1, proven=proven, machine=machine)))
+    found = measured(owner, replace(item, budget_s=0.1, proven=proven, machine=machine), here)
     assert checked == [variant]
-    assert all(event.proof is None for event in found if isinstance(event, Cell))
+    assert found["chain_clamp"].proof is None
 
 
 def test_variables_that_change_what_compilers_make_are_described(monkeypatch, tmp_path):
@@ -208,7 +208,7 @@ def test_a_proof_names_the_gpu_that_verified(catalog):
     other = factory.gpu_environment(gpu_id="third", driver="1")
     remembered = _Remembered(None, ours, {}, {}, {0: "first"})
     for process, environment in ((1, second), (2, other)):
-        remembered.see(Segment(process=process, started="", why="", environment=environment))
+        remembered.see_process(Segment(process=process, started="", why="", environment=environment))
     for name, process in (("a", 1), ("b", 0), ("c", 2)):
         remembered.see(replace(factory.cell("decode_native", name, {"batch_size": 1}, 1.0), process=process))
     assert remembered.passed == {"decode_native/a": "second", "decode_native/b": "first"}
@@ -238,7 +238,7 @@ def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
         for outcome in seen:
             remembered.see(outcome)
         remembered.keep()
-        item = Cells(operator="decode_native", variants=("a",), axes=dict(cell.axes), point=cell.point, baseline="a")
+        item = Task(operator="decode_native", variants=("a",), axes=dict(cell.axes), point=cell.point, baseline="a")
         other = replace(item, axes=cell.axes | {"batch_size": 2})
         return [marked.audits for marked in remembered.marked([item, other])]
 

@@ -6,16 +6,17 @@ import pytest
 from msgspec.structs import replace
 
 from spec_decode_bench.harness.command.reading import chosen_runs
-from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells
+from spec_decode_bench.harness.config.sweep import task_of
+from spec_decode_bench.harness.config.work_items import Check, Task, Timed
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.records.file import Writer, read_run, write_run
-from spec_decode_bench.harness.records.schema import Cell, Metrics, RecordError, Segment, Status
+from spec_decode_bench.harness.records.schema import Cell, Metrics, RecordError, Segment
+from spec_decode_bench.harness.session.measure import measure
 from spec_decode_bench.harness.session.messages import Ready
 from spec_decode_bench.harness.session.sources import source_hashes
 from tests import factory
 from tests.cli.test_cli import TINY, call
-from tests.fake_worker import FakeWorkers
+from tests.fake_worker import FakeWorkers, checked
 
 POINTS = [f"batch_size={size},context_len=uniform(1000;100000)" for size in (3, 4)]
 KEYS = [f"decode_native/{name}/{point}" for point in POINTS for name in ("chain_clamp", "flat_view")]
@@ -36,13 +37,21 @@ def bench(tmp_path, monkeypatch):
     def command(*arguments, dies_after=99, environment=None, configs=("tiny.yaml",)):
         cells_left = iter(range(dies_after))
 
-        def script(item):
-            for name in item.variants if isinstance(item, Cells) else ():
+        def script(request):
+            if isinstance(request, Check):
+                yield checked(request)
+                return
+            for name in request.variants:
+                metrics = Metrics(bytes_moved=1, cpu_us=[1.0, 1.1, 1.2, 1.1, 1.0], rounds=5)
+                yield Timed(variant=name, metrics=metrics)
+
+        def interrupted(*of):
+            for cell in measure(*of):
                 if next(cells_left, None) is None:
                     raise KeyboardInterrupt
-                metrics = Metrics(bytes_moved=1, cpu_us=[1.0, 1.1, 1.2, 1.1, 1.0], rounds=5)
-                yield item.cell(name, Status.PASSED, metrics=metrics)
+                yield cell
 
+        monkeypatch.setattr("spec_decode_bench.harness.session.session.measure", interrupted)
         workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
         monkeypatch.setattr("spec_decode_bench.cli.run.start_worker", workers)
         code, out, err = call(*configs, "--device", "cpu", "--no-plots", *arguments)
@@ -63,7 +72,7 @@ def test_an_interrupted_run_is_completed_with_the_same_seed(bench):
     assert keys() == KEYS
     assert Path("out/run.jsonl").read_bytes().startswith(before)
     assert [job.seed for job in workers.started["evaluate"]] == [seed]
-    assert workers.asked["evaluate"][-2:] == [("flat_view",), ("chain_clamp", "flat_view")]
+    assert workers.asked_to(Task)[-2:] == [("flat_view",), ("chain_clamp", "flat_view")]
     resumed = read_run("out/run.jsonl")
     (segment,) = resumed.segments
     assert (segment.process, segment.why) == (1, "resumed")
@@ -120,7 +129,7 @@ def test_a_torn_last_line_is_measured_again_and_a_whole_one_without_its_newline_
         code, _, _, workers = bench("--resume", "out")
         assert code == 0
         assert keys(path) == KEYS
-        assert workers.asked["evaluate"][0] == asked
+        assert workers.asked_to(Task)[0] == asked
 
 
 @pytest.mark.parametrize("content", [b"", b'{"line":"header","schema":3,"na'], ids=["empty", "torn header"])
@@ -347,7 +356,7 @@ def test_sources_are_those_of_the_operators_and_of_what_they_are_made_of():
 
     def hashed(name):
         operator = catalog.operators[name]
-        return source_hashes([cells(operator, operator.complete({}), catalog.of(name))], catalog, ())
+        return source_hashes([task_of(operator, operator.complete({}), catalog.of(name))], catalog, ())
 
     native, step = hashed("decode_native"), hashed("decode_step")
     assert {"kernels/decode_native/decode_native.cu", "baselines/workloads/axes.py"} <= set(native)

@@ -1,35 +1,31 @@
 """A session with workers that die on cue: who is blamed, who is measured again, what is yielded, when it gives up."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from msgspec import structs
 
+from spec_decode_bench.decode_loop.items import LoopItem
 from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
-from spec_decode_bench.harness.config.sweep import cells
-from spec_decode_bench.harness.config.work_items import Cells, Check, Checked, EdgeCases, Named, keys_of
-from spec_decode_bench.harness.contract import COMPILER
-from spec_decode_bench.harness.records.endings import ending
-from spec_decode_bench.harness.records.schema import AUDITED, Audit, Cell, Finding, Place, Proof, Segment, Status
-from spec_decode_bench.harness.session import session as module
-from spec_decode_bench.harness.session.messages import (
+from spec_decode_bench.harness.config.work_items import (
     Audited,
-    AuditReady,
-    Compared,
-    Done,
-    Fatal,
-    Heartbeat,
-    Job,
-    Outputs,
-    Ready,
+    Check,
+    Checked,
+    EdgeCases,
+    Named,
+    Task,
+    Timed,
+    keys_of,
 )
+from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.schema import AUDITED, Audit, Finding, Place, Proof, Status
+from spec_decode_bench.harness.session import session as module
+from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
-from spec_decode_bench.harness.session.session import MAX_UNATTRIBUTED_DEATHS, Progress, RunError, Session
+from spec_decode_bench.harness.session.session import MAX_UNATTRIBUTED_DEATHS, RunError, Session
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
 from spec_decode_bench.harness.session.worker import WorkerDied
 from tests import factory
@@ -40,31 +36,26 @@ from tests.fake_worker import (
     SILENT,
     FakeWorkers,
     auditor,
-    cell,
+    checked,
     evaluator,
     items,
     run,
+    timed,
 )
 
 DIED = WorkerDied(KILLED)
 
 
-def drive(workers, plan, **measure):
-    """({(variant, n): status}, lines); each planned cell must be there once."""
-    outcomes = run(workers, plan, **measure)
-    found = [one for one in outcomes if isinstance(one, Cell)]
-    assert sorted(one.key for one in found) == sorted(keys_of(plan)), "each cell once"
-    progress = [one for one in outcomes if isinstance(one, Progress)]
-    assert (progress[-1].done, progress[-1].total) == (len(found), len(found))
-    return {(one.variant, one.axes["n"]): one.status for one in found}, outcomes
+def drive(workers, plan, device="cpu", **measure):
+    """({(variant, n): status}, cells, lines of further processes); each planned cell must be there once."""
+    cells, processes = run(workers, plan, device, **measure)
+    assert sorted(one.key for one in cells) == sorted(keys_of(plan)), "each cell once"
+    assert {one.process for one in cells} <= {0, *(process.process for process in processes)}
+    return {(one.variant, one.axes["n"]): one.status for one in cells}, cells, processes
 
 
-def cells_of(outcomes, variant=None):
-    return [one for one in outcomes if isinstance(one, Cell) and variant in (None, one.variant)]
-
-
-def segments_of(outcomes):
-    return [one for one in outcomes if isinstance(one, Segment)]
+def cells_of(cells, variant):
+    return [one for one in cells if one.variant == variant]
 
 
 # --- who is blamed for a death ----------------------------------------------------------------------------------------
@@ -72,74 +63,51 @@ def segments_of(outcomes):
 
 def test_a_run_in_which_nobody_dies():
     workers = FakeWorkers(evaluator())
-    fates, outcomes = drive(workers, items(2))
+    fates, cells, processes = drive(workers, items(2))
     assert set(fates.values()) == {"passed"}
-    assert workers.asked["evaluate"] == [("a", "b", "c")] * 2
-    assert segments_of(outcomes) == []
-    assert {one.process for one in cells_of(outcomes)} == {0}
+    assert workers.asked_to(Task) == [("a", "b", "c")] * 2
+    assert processes == []
+    assert {one.process for one in cells} == {0}
 
 
-def test_who_dies_while_it_is_verified_fails_alone():
-    workers = FakeWorkers(evaluator(dies_verifying="b"))
-    fates, outcomes = drive(workers, items())
-    assert fates == {("a", 1): "passed", ("b", 1): "failed", ("c", 1): "passed"}
-    assert workers.asked["evaluate"] == [("a", "b", "c"), ("a", "c")]
-    (segment,) = segments_of(outcomes)
-    assert (segment.why, segment.environment, segment.process) == (KILLED, READY.environment, 1)
-    (wrong,) = cells_of(outcomes, "b")
-    assert (wrong.finding.check, wrong.finding.culprit, ending(wrong)) == ("no_crash", "o/b", KILLED)
-    assert {one.variant: one.process for one in cells_of(outcomes)} == {"a": 1, "b": 0, "c": 1}
-
-
-def test_who_dies_while_they_take_turns_is_found_by_asking_one_by_one():
-    workers = FakeWorkers(evaluator(dies_timed="c"))
-    fates, _ = drive(workers, items())
-    assert fates == {("a", 1): "passed", ("b", 1): "passed", ("c", 1): "failed"}
-    assert workers.asked["evaluate"] == [("a", "b", "c"), ("a",), ("b",), ("c",)]
-    assert len(workers.started["evaluate"]) == 3
-
-
-def test_a_variant_whose_cell_has_arrived_is_not_blamed_for_the_next_one():
-    """The last sign of life of a measured batch names its first variant, which need not be the one that died."""
-    fates, _ = drive(FakeWorkers(evaluator(dies_late="c")), items(MAX_DEATHS + 1))
-    assert {fate for (name, _), fate in fates.items() if name in "ab"} == {"passed"}
-    assert {fate for (name, _), fate in fates.items() if name == "c"} == {"failed"}
-
-
-def test_who_was_reported_as_failed_right_before_the_death_is_to_blame():
-    workers = FakeWorkers(evaluator(dies_reported="b"))
-    fates, _ = drive(workers, items(MAX_DEATHS + 1))
-    assert [fates["b", n] for n in (1, 2, 3)] == ["failed"] * 3
+@pytest.mark.parametrize("dies", ["dies_verifying", "dies_timed", "dies_late"])
+def test_who_ends_its_process_fails_alone_and_not_for_ever(dies):
+    workers = FakeWorkers(evaluator(**{dies: "b"}))
+    fates, cells, processes = drive(workers, items(MAX_DEATHS + 2))
     assert {fate for (name, _), fate in fates.items() if name != "b"} == {"passed"}
-    assert sum("b" in asked for asked in workers.asked["evaluate"]) == MAX_DEATHS
+    assert {fate for (name, _), fate in fates.items() if name == "b"} == {"failed"}
+    first, *_, last = cells_of(cells, "b")
+    assert (first.finding.check, first.finding.culprit, ending(first)) == ("no_crash", "o/b", KILLED)
+    assert ending(last).startswith(f"not run again: it ended its process {MAX_DEATHS} times")
+    assert [process.why for process in processes] == [KILLED] * len(processes)
+    assert [process.process for process in processes] == list(range(1, len(processes) + 1))
+    assert all(one.metrics is None for one in cells_of(cells, "b"))
 
 
-def test_who_has_ended_its_process_often_enough_is_not_run_again():
-    workers = FakeWorkers(evaluator(dies_verifying="b"))
-    fates, outcomes = drive(workers, items(4))
-    assert [fates["b", n] for n in (1, 2, 3, 4)] == ["failed"] * 4
-    assert sum("b" in asked for asked in workers.asked["evaluate"]) == MAX_DEATHS
-    deaths = [one.finding.deaths for one in cells_of(outcomes, "b")]
-    assert deaths == [None] * MAX_DEATHS + [MAX_DEATHS] * 2
-    assert ending(cells_of(outcomes, "b")[-1]).startswith("not run again")
+def test_those_that_were_timed_again_have_the_process_that_timed_them():
+    workers = FakeWorkers(evaluator(dies_timed="c"))
+    _, cells, processes = drive(workers, items())
+    assert workers.asked_to(Task) == [("a", "b", "c"), ("a",), ("b",), ("c",)]
+    assert [one.process for one in cells] == [1, 1, 1]
+    assert len(processes) == 2
 
 
 def test_a_worker_that_dies_between_two_items_costs_nobody_a_cell():
     deaths = iter([True, False])
 
-    def script(item):
-        if item.axes["n"] == 2 and next(deaths):
+    def script(request):
+        if isinstance(request, Check) and request.where.axes["n"] == 2 and next(deaths, False):
             yield DIED
-        yield from evaluator()(item)
+        yield from evaluator()(request)
 
-    fates, _ = drive(FakeWorkers(script), items(3))
+    fates, _, _ = drive(FakeWorkers(script), items(3))
     assert set(fates.values()) == {"passed"}
 
 
 def test_a_worker_that_always_dies_before_anybody_has_control_does_not_go_on_for_ever():
-    fates, outcomes = drive(FakeWorkers(lambda item: iter([DIED])), items())
+    fates, cells, _ = drive(FakeWorkers(lambda request: iter([DIED])), items())
     assert set(fates.values()) == {"failed"}
-    assert {one.finding.culprit for one in cells_of(outcomes)} == {None}
+    assert {one.finding.culprit for one in cells} == {None}
 
 
 @pytest.mark.parametrize("fault", ["another", "twice", "none"])
@@ -147,40 +115,39 @@ def test_every_planned_cell_is_yielded_once_whatever_a_worker_answers(fault):
     """The first process answers wrongly and is replaced; the next one answers as asked."""
     faults = iter([True])
 
-    def script(item):
-        for event in evaluator()(item):
-            wrong_here = isinstance(event, Cell) and event.variant == "b" and item.axes["n"] == 1
+    def script(request):
+        for event in evaluator()(request):
+            wrong_here = isinstance(event, Timed) and event.variant == "b"
             if not wrong_here or not next(faults, False):
                 yield event
             elif fault == "twice":
                 yield from (event, event)
             elif fault == "another":
-                yield cell(item, "z")
+                yield timed("z")
 
-    fates, outcomes = drive(FakeWorkers(script), items(2))
+    fates, _, (process,) = drive(FakeWorkers(script), items(2))
     assert set(fates.values()) == {"passed"}
-    (segment,) = segments_of(outcomes)
-    said = {
-        "another": "z, which was not requested",
-        "twice": "b, which was not requested",
-        "none": "outcome for b",
-    }
-    assert said[fault] in segment.why
+    said = {"another": "a, c, z", "twice": "a, b, b, c", "none": "a, c"}
+    assert process.why == f"the worker process was asked for a, b, c, and answered for {said[fault]}"
 
 
 def test_a_stack_that_ends_the_process_costs_itself_alone(catalog):
     """Each block ends with a wait for the device, so the stack in control did it."""
     item = plan_loops(load(CONFIGS / "decode_loop.yaml"), catalog, ["chains", "fused"])[0]
 
-    def script(item):
-        for name in item.variants:
-            yield Heartbeat(name, "block")
-        if "fused" in item.variants:
+    def script(request):
+        if isinstance(request, Check):
+            yield checked(request)
+            return
+        assert isinstance(request, LoopItem)
+        for name in request.variants:
+            yield Heartbeat((name,))
+        if "fused" in request.variants:
             yield DIED
-        yield from (item.line(name, Status.PASSED) for name in item.variants)
+        yield from (request.line(name, Status.PASSED) for name in request.variants)
 
-    outcomes = run(FakeWorkers(script), [item])
-    lines = {one.stack: one for one in outcomes if not isinstance(one, Segment | Progress)}
+    lines, _ = run(FakeWorkers(script), [item])
+    lines = {one.stack: one for one in lines}
     assert {name: (line.status, line.process) for name, line in lines.items()} == {
         "chains": ("passed", 1),
         "fused": ("failed", 0),
@@ -188,25 +155,79 @@ def test_a_stack_that_ends_the_process_costs_itself_alone(catalog):
     assert lines["fused"].finding.culprit == "fused"
 
 
+def test_a_variant_of_a_stack_is_verified_once_for_loops_of_a_shape(catalog):
+    loops = plan_loops(load(CONFIGS / "decode_loop.yaml"), catalog, ["chains", "fused"])[:2]
+    wrong = loops[0].stacks[1].parts[0]
+
+    def script(request):
+        if not isinstance(request, Check):
+            yield from (request.line(name, Status.PASSED) for name in request.variants)
+        elif (request.operator, request.variants[0]) == wrong:
+            yield checked(request, Status.MISMATCH, check="exact")
+        else:
+            yield checked(request)
+
+    lines, _ = run(workers := FakeWorkers(script), loops)
+    assert [(line.stack, line.status) for line in lines] == [("chains", "passed"), ("fused", "mismatch")] * 2
+    assert {line.finding.variant for line in lines if line.finding} == {"/".join(wrong)}
+    asked = workers.asked_to(Check)
+    assert len(asked) == len(loops[0].stacks[0].parts) + 1
+
+
 @pytest.mark.parametrize(("limited", "status"), [(False, "mismatch"), (True, "known failure")])
 def test_a_death_in_verification_rejects_the_variant_and_names_the_place(limited, status):
     """What was found before stays."""
 
-    def script(item):
-        if is_check_of(item, "dies"):
-            yield Heartbeat("dies", "verify", Place.EDGE_CASE, "B = 1")
+    def script(request):
+        if request.variants == ("dies",):
+            yield Heartbeat(("dies",), Place.EDGE_CASE, "B = 1")
             fine = Finding(status=Status.PASSED, place=Place.EDGE_CASE, name="B = 1")
             yield Checked(operator="o", variant="dies", finding=fine)
-            yield Heartbeat("dies", "verify", Place.SEQUENCE, "shrinks")
+            yield Heartbeat(("dies",), Place.SEQUENCE, "shrinks")
             yield DIED
 
     where = Named(name="B = 1", known_failure=True) if limited else EdgeCases()
     plan = [Check(operator="o", variants=("dies",), where=where), Check(operator="o", variants=("fine",))]
-    outcomes = run(FakeWorkers(script), plan)
-    passed, died = [one.finding for one in outcomes if isinstance(one, Checked)]
+    outcomes, _ = run(FakeWorkers(script), plan)
+    passed, died = [one.finding for one in outcomes]
     assert (passed.status, passed.name) == ("passed", "B = 1")
     assert (died.status, died.check, died.place, died.name) == (status, "no_crash", "sequence", "shrinks")
     assert (died.culprit, died.message) == ("o/dies", KILLED)
+
+
+# --- what is remembered of who passed ---------------------------------------------------------------------------------
+
+
+EDGE = {"place": Place.EDGE_CASE, "name": "B = 1"}
+
+
+def test_edge_cases_run_once_in_a_session_also_where_its_process_died():
+    """Of a variant that is rejected, too; one that was left out at a point has not run them."""
+    asked = []
+
+    def script(request):
+        if not isinstance(request, Check):
+            yield from evaluator(dies_timed="a")(request)
+            return
+        (name,), where = request.variants, request.where
+        asked.append((name, where.axes["n"], where.passed, where.rejected and where.rejected.check))
+        if name == "skips" and where.axes["n"] == 1:
+            yield checked(request, Status.SKIPPED)
+            return
+        if not where.passed and where.rejected is None:
+            found = {"status": Status.MISMATCH, "check": "exact"} if name == "wrong" else {"status": Status.PASSED}
+            yield Checked(operator="o", variant=name, finding=Finding(**EDGE, **found))
+        if name == "wrong":
+            yield from [Checked(operator="o", variant=name, finding=where.rejected)] if where.rejected else []
+            return
+        yield checked(request)
+
+    fates, _, _ = drive(FakeWorkers(script), items(2, ("a", "wrong", "skips")))
+    assert fates["a", 1] == "failed"
+    assert [fates["wrong", n] for n in (1, 2)] == ["mismatch"] * 2
+    first, second = asked[:3], asked[3:]
+    assert first == [("a", 1, False, None), ("wrong", 1, False, None), ("skips", 1, False, None)]
+    assert second == [("a", 2, True, None), ("wrong", 2, False, "exact"), ("skips", 2, False, None)]
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -216,47 +237,52 @@ def test_what_no_other_activity_took_is_the_start(monkeypatch):
     """A clock that ticks a second whenever it is read."""
     seconds = itertools.count()
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(seconds)))
-    ready = structs.replace(READY, seconds={"import": 2.0, "verify": 3.0})
-    with Session(Job("cpu", (), 0, Measure(), timed=True), FakeWorkers(evaluator(), [ready])) as session:
+    ready = structs.replace(READY, seconds={"import": 2.0})
+    new = FakeWorkers(lambda request: [structs.replace(checked(request), seconds={"verify": 3.0})], [ready])
+    with Session(Job("cpu", (), 0, Measure(), timed=True), new) as session:
+        assert not list(session.verify_first(items(names="a")))
         for _ in range(9):
             next(seconds)
         assert session.ready.seconds == {"start": 5.0, "import": 2.0, "verify": 3.0}
-        list(session.run(items(2)))
-    assert session.timing_s > 0
 
 
-def test_what_is_slow_to_verify_comes_last_at_the_first_point_of_an_operator(catalog):
-    chain, kernel = catalog.find("decode_native", "chain"), catalog.find("decode_native", "triton_fused")
-    compiled = replace(chain, name="compiled", requires=(COMPILER,))
-    item = cells(catalog.operators["decode_native"], catalog.operators["decode_native"].complete({}), [compiled, chain])
-    assert item.slow == ("compiled",)
-    assert kernel.is_slow_to_verify == (not torch.cuda.is_available())
-    run(workers := FakeWorkers(evaluator()), items(2, slow=("a",)))
-    assert workers.asked["evaluate"] == [("b", "c"), ("a",), ("a", "b", "c")]
-    assert sum(workers.budgets[:2]) == pytest.approx(Measure().time_budget_s / 2, rel=0.01)
+def test_the_seconds_of_a_cell_are_those_of_its_answers():
+    def script(request):
+        for event in evaluator()(request):
+            own = {Checked: {"compile": 1.0, "verify": 2.0}, Timed: {"time": 3.0, "verify": 0.5}}.get(type(event))
+            yield structs.replace(event, seconds=own) if own else event
+
+    _, (cell,), _ = drive(FakeWorkers(script), items(names="a"))
+    assert cell.seconds == {"compile": 1.0, "verify": 2.5, "time": 3.0}
 
 
-def test_the_silence_of_a_hanging_variant_is_not_taken_from_the_time_of_the_others(monkeypatch):
-    now = iter(range(0, 10**6))
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(now))
+def test_the_cells_that_are_left_share_the_time_that_is_left():
+    drive(workers := FakeWorkers(evaluator()), items(2, "ab"), time_budget_s=100)
+    assert workers.budgets == [50, 80]  # each variant took 10 s
 
-    def script(item):
-        for event in evaluator()(item):
-            yield event
-            if item.axes["n"] == 1 and isinstance(event, Heartbeat) and event.phase == "measure":
-                for _ in range(1000):
-                    next(now)
-                yield WorkerDied("did not respond")
+
+def test_the_silence_of_a_hanging_variant_is_not_taken_from_the_time_of_the_others():
+    def script(request):
+        yield from evaluator(dies_timed="a" if getattr(request, "point", "") == "n=1" else "")(request)
 
     workers = FakeWorkers(script)
-    fates, _ = drive(workers, items(2, "a"), time_budget_s=100)
+    fates, _, _ = drive(workers, items(2, "a"), time_budget_s=100)
     assert fates == {("a", 1): "failed", ("a", 2): "passed"}
     assert workers.budgets == [50, 100]
 
 
-def test_batches_that_are_asked_again_share_the_time_of_the_point():
+def test_variants_that_are_asked_again_share_the_time_of_the_point():
     drive(workers := FakeWorkers(evaluator(dies_timed="c")), items(), time_budget_s=30)
     assert workers.budgets == pytest.approx([30, 10, 10, 10])
+
+
+def test_progress_counts_what_is_done_and_names_who_has_control():
+    told = []
+    with Session(Job("cpu", (), 0, Measure(), timed=True), FakeWorkers(evaluator())) as session:
+        session.on_progress = lambda *progress: told.append(progress)
+        list(session.run(items(2)))
+    assert told[0] == (0, 6, "o/a n=1")
+    assert (told[-1], sorted(done for done, *_ in told)) == ((6, 6, ""), [done for done, *_ in told])
 
 
 # --- starting and ending ----------------------------------------------------------------------------------------------
@@ -267,12 +293,12 @@ def test_nothing_starts_before_a_session_is_entered():
     session = Session(Job("cpu", (), 0, Measure(), timed=True), workers)
     assert not any(workers.started.values())
     with session:
-        assert {role: len(jobs) for role, jobs in workers.started.items()} == {"evaluate": 1, "audit": 0, "compare": 1}
-    assert workers.closed == {"evaluate": 1, "audit": 0, "compare": 1}
+        assert {role: len(jobs) for role, jobs in workers.started.items()} == {"evaluate": 1, "audit": 0}
+    assert workers.closed == {"evaluate": 1, "audit": 0}
 
 
 def test_a_worker_killed_while_it_starts_is_started_again():
-    fates, _ = drive(FakeWorkers(evaluator(), [DIED, DIED, READY]), items())
+    fates, _, _ = drive(FakeWorkers(evaluator(), [DIED, DIED, READY]), items())
     assert set(fates.values()) == {"passed"}
 
 
@@ -293,88 +319,79 @@ def test_a_session_that_cannot_start_says_why(answer, starts, words):
 
 
 def test_a_worker_that_cannot_be_replaced_ends_the_run_and_keeps_the_cells():
-    workers = FakeWorkers(evaluator(dies_verifying="b"), [READY, Fatal("gone")])
-    outcomes = []
+    def script(request):
+        yield from evaluator(dies_timed="b" if getattr(request, "point", "") == "n=2" else "")(request)
+
+    workers, kept = FakeWorkers(script, [READY, Fatal("gone")]), []
     with pytest.raises(RunError, match="gone"), Session(Job("cpu", (), 0, Measure(), timed=True), workers) as session:
-        outcomes.extend(iter(session.run(items()).__next__, None))
+        kept.extend(iter(session.run(items(2)).__next__, None))
     assert workers.closed["evaluate"] == 2
 
 
-def is_check_of(item, name):
-    return isinstance(item, Check) and item.variants == (name,)
+def rejects(*wrong, dies=()):
+    """An evaluator that verifies all, of which some are wrong."""
+
+    def script(request):
+        name = request.variants[0]
+        if not isinstance(request, Check):
+            yield from evaluator()(request)
+        elif name in dies:
+            yield from (Heartbeat((name,)), WorkerDied(KILLED))
+        elif name in wrong:
+            finding = Finding(**EDGE, status=Status.MISMATCH, check="exact")
+            yield Checked(operator="o", variant=name, finding=finding)
+        else:
+            yield checked(request)
+
+    return script
 
 
 def test_few_new_variants_are_verified_before_the_calibration():
-    def script(item):
-        yield Heartbeat(item.variants[0], "verify")
-        if is_check_of(item, "dies"):
-            yield WorkerDied(KILLED)
-        elif is_check_of(item, "wrong"):
-            finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
-            yield Checked(operator="o", variant="wrong", finding=finding)
-        elif isinstance(item, Cells):
-            yield from evaluator()(item)
-
     names = ("proven", "slow", "right", "wrong", "dies")
     plan = items(2, names=names, proven={"proven": Proof(key="k", verified_at="2026")}, slow=("slow",))
-    workers = FakeWorkers(script)
+    workers = FakeWorkers(rejects("wrong", dies=("dies",)))
     with Session(Job("cpu", (), 0, Measure(), timed=True), workers) as session:
+        processes = []
+        session.on_process = processes.append
         told = {checked.variant: checked.finding.check for checked in session.verify_first(plan)}
-        assert workers.asked["evaluate"] == [("right",), ("wrong",), ("dies",)]
-        outcomes = list(session.run(plan))
+        assert workers.asked_to(Check) == [("right",), ("wrong",), ("dies",)]
+        cells = list(session.run(plan))
     assert told == {"wrong": "exact", "dies": "no_crash"}
     # The record begins after it, so it knows one process, and does not run again what ended one before it.
-    assert not any(isinstance(outcome, Segment) for outcome in outcomes)
-    ended = [outcome for outcome in outcomes if isinstance(outcome, Cell) and outcome.variant == "dies"]
-    assert [(cell.status, cell.finding.check) for cell in ended] == [("failed", "no_crash")] * 2
-    assert ("dies",) not in workers.asked["evaluate"][3:]
+    assert processes == []
+    assert [(cell.status, cell.finding.check) for cell in cells_of(cells, "dies")] == [("failed", "no_crash")] * 2
+    assert ("dies",) not in workers.asked_to(Check)[3:]
 
 
 @pytest.mark.parametrize("right", [(), ("right",)])
 def test_nothing_is_calibrated_where_every_variant_is_wrong(right):
-    def script(item):
-        finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
-        if is_check_of(item, "wrong"):
-            yield Checked(operator="o", variant="wrong", finding=finding)
-        elif isinstance(item, Cells):
-            yield from (item.cell(name, Status.MISMATCH, finding=finding) for name in item.variants)
-
-    fakes, made = FakeWorkers(script), {}
+    fakes, made = FakeWorkers(rejects("wrong")), {}
     plan = items(names=("wrong", *right))
     with Session(
         Job("cuda", (), 0, Measure(), timed=True), lambda job: made.setdefault(job.role, fakes(job))
     ) as session:
         assert [checked.variant for checked in session.verify_first(plan)] == ["wrong"]
-        outcomes = [outcome for outcome in session.run(plan) if isinstance(outcome, Cell)]
+        cells = list(session.run(plan))
         assert ("CUPTI" in session.ready.seconds) == bool(right)
-    assert made["evaluate"].times == bool(right)
-    assert {cell.status for cell in outcomes} == {Status.MISMATCH}
+    assert made["evaluate"].timed == bool(right)
+    assert [cell.status for cell in cells] == [Status.MISMATCH, *(Status.PASSED for _ in right)]
 
 
 @pytest.mark.parametrize("wrong", [False, True])
 @pytest.mark.parametrize("early", ["passes", "rejects", "dies"])
 def test_the_auditor_loads_new_variants_while_they_are_verified(early, wrong):
     """What it finds then does not count, and after a wrong variant it is a new process."""
-
-    def script(item):
-        if wrong and is_check_of(item, "new"):
-            finding = Finding(status=Status.MISMATCH, place=Place.EDGE_CASE, name="B = 1", check="exact")
-            yield Checked(operator="o", variant="new", finding=finding)
-        elif isinstance(item, Cells):
-            yield from (cell(item, name, "mismatch" if wrong and name == "new" else "passed") for name in item.variants)
-
     early_script = auditor(dies={"dies": "new"}.get(early, ()), rejects={"rejects": ("new",)}.get(early, ()))
-    scripts = iter([early_script])
-    workers = FakeWorkers(script, audit=lambda item: next(scripts, auditor())(item))
+    scripts = iter([] if wrong else [early_script])
+    workers = FakeWorkers(rejects("new" if wrong else ""), audit=lambda request: next(scripts, auditor())(request))
     plan = items(2, names=("proven", "new"), proven={"proven": Proof(key="k", verified_at="2026")})
     with Session(Job("cuda", (), 0, Measure(), timed=True), workers) as session:
         assert len(list(session.verify_first(plan))) == wrong
-        outcomes = [outcome for outcome in session.run(plan) if isinstance(outcome, Cell)]
+        cells = list(session.run(plan))
     right = ("proven",) if wrong else ("proven", "new")
-    assert [cell.variant for cell in outcomes if cell.metrics and cell.metrics.eager_launches == 1] == [*right * 2]
-    assert {cell.status for cell in outcomes if cell.variant in right} == {Status.PASSED}
-    # A generator begins when it is read: the request of a process that is replaced is not.
-    assert workers.asked["audit"] == ([] if wrong else [("new",)]) + [right] * 2
+    assert [cell.variant for cell in cells if cell.metrics and cell.metrics.eager_launches == 1] == [*right * 2]
+    assert {cell.status for cell in cells if cell.variant in right} == {Status.PASSED}
+    assert workers.asked_to(AuditOf, "audit") == [("new",), *[(name,) for name in right] * 2]
     assert len(workers.started["audit"]) == 1 + (wrong or early == "dies")
 
 
@@ -395,19 +412,14 @@ def test_only_the_first_worker_compiles_sources():
 
 
 def test_a_worker_that_dies_before_the_record_begins_leaves_the_sources_to_the_next():
-    def script(item):
-        yield Heartbeat(item.variants[0], "verify")
-        if is_check_of(item, "b"):
-            yield WorkerDied(KILLED)
-
-    workers = FakeWorkers(script)
+    workers = FakeWorkers(rejects(dies="b"))
     job = Job("cpu", (), 0, Measure(), timed=True, compiled=(Path("b.cu"),))
     with Session(job, workers) as session:
         assert [checked.variant for checked in session.verify_first(items())] == ["b"]
     assert [job.compiled for job in workers.started["evaluate"]] == [(Path("b.cu"),)] * 2
 
 
-def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_for_torch_compile(monkeypatch):
+def test_processes_come_up_together_and_calibrate_one_by_one(monkeypatch):
     happened = []
     for name in ("wait_until_up", "wait_until_ready"):
         wait = getattr(SupervisedWorker, name)
@@ -417,28 +429,16 @@ def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_f
             return wait(this, *arguments)
 
         monkeypatch.setattr(SupervisedWorker, name, noted)
-
-    def script(item):
-        happened.append(("asked", item.variants))
-        yield from evaluator()(item)
-
-    with Session(Job("cuda", (), 0, Measure(), timed=True), FakeWorkers(script, audit=auditor())) as session:
+    with Session(Job("cuda", (), 0, Measure(), timed=True), FakeWorkers(evaluator(), audit=auditor())) as session:
         came_up = list(happened)
         _ = session.ready
-        ready = happened[len(came_up) :]
-        happened.clear()
-        for one in session.run(items(names="ab", slow=("a",))):
-            if isinstance(one, Cell):
-                happened.append(("cell", one.variant))
     assert came_up == [("wait_until_up", "evaluate")]
-    assert ready == [
+    assert happened[len(came_up) :] == [
         ("wait_until_up", "evaluate"),
         ("wait_until_up", "audit"),
         ("wait_until_ready", "evaluate"),
         ("wait_until_ready", "audit"),
     ]
-    happened = [one for one in happened if one != ("wait_until_up", "compare")]
-    assert happened == [("asked", ("b",)), ("cell", "b"), ("asked", ("a",)), ("cell", "a")]
 
 
 # --- the audit --------------------------------------------------------------------------------------------------------
@@ -447,13 +447,13 @@ def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_f
 def audited(workers, plan):
     """Variant -> its cells, in the order of the plan."""
     found = {}
-    for one in cells_of(run(workers, plan, "cuda")):
+    for one in drive(workers, plan, "cuda")[1]:
         found.setdefault(one.variant, []).append(one)
     return found
 
 
-def with_auditor(script, answers=(AUDIT_READY,)):
-    workers = FakeWorkers(evaluator(), audit=script)
+def with_auditor(script, answers=(AUDIT_READY,), launches=None):
+    workers = FakeWorkers(evaluator(launches=launches), audit=script)
     workers.starts["audit"] = list(answers)
     return workers
 
@@ -477,11 +477,6 @@ def test_cupti_times_the_calibration_kernels_too():
     assert joined.own["chain"] == calibration.own["chain"]
 
 
-def one_launch(item):
-    for event in evaluator()(item):
-        yield factory.with_metrics(event, launches=1) if isinstance(event, Cell) else event
-
-
 @pytest.mark.parametrize(
     ("launches", "environment", "again"),
     [(1, {}, False), (2, {}, True), (1, {"driver": "581"}, True)],
@@ -490,18 +485,16 @@ def one_launch(item):
 def test_a_remembered_audit_is_not_repeated(launches, environment, again):
     proof = Proof(key="k", verified_at="2026")
     counts = dict.fromkeys(AUDITED, 7) | {"cupti_launches": launches, "memcpys": {"DtoH": 1}}
-    workers = with_auditor(auditor())
-    workers.scripts["evaluate"] = one_launch
+    workers = with_auditor(auditor(), launches=1)
     workers.starts["evaluate"] = [Ready(factory.gpu_environment(), None, {})]
     machine = machine_hash(factory.gpu_environment(**environment))
     (cell,) = audited(workers, items(names="a", audits={"a": Audit(proof=proof, counts=counts)}, machine=machine))["a"]
-    assert workers.asked["audit"] == [("a",)] * again
+    assert workers.asked_to(AuditOf, "audit") == [("a",)] * again
     assert (cell.audit, cell.metrics.eager_launches) == ((None, 1) if again else (proof, 7))
 
 
 def test_another_number_of_launches_under_cupti_is_a_mismatch():
-    workers = with_auditor(lambda item: iter([Audited("a", {"cupti_launches": 2})]))
-    workers.scripts["evaluate"] = one_launch
+    workers = with_auditor(lambda request: [Audited(variant="a", counts={"cupti_launches": 2})], launches=1)
     (found,) = audited(workers, items(names="a"))["a"]
     assert (found.status, found.finding.check, found.finding.when) == ("mismatch", "same_work", "audit")
 
@@ -519,18 +512,20 @@ def test_another_number_of_launches_under_cupti_is_a_mismatch():
 def test_a_run_without_an_auditor_says_so_in_its_notes_and_in_every_cell(answer, starts, note):
     workers = with_auditor(auditor(), [answer])
     workers.scripts["evaluate"] = evaluator(dies_verifying="b")
+    segments = []
     with Session(Job("cuda", (), 0, Measure(), timed=True), workers) as session:
-        outcomes = list(session.run(items()))
+        session.on_process = segments.append
+        cells = list(session.run(items()))
         first = session.ready.environment.notes
-    (segment,) = segments_of(outcomes)
+    (segment,) = segments
     assert first == segment.environment.notes  # a replaced worker gets the same note
     assert len(first) == 1
     assert note in first[0]
-    unaudited = [one.metrics.no_audit for one in cells_of(outcomes) if one.metrics]
+    unaudited = [one.metrics.no_audit for one in cells if one.metrics]
     assert len(unaudited) == 2
     assert all(note in one for one in unaudited)
     assert len(workers.started["audit"]) == starts
-    assert workers.asked["audit"] == []
+    assert workers.asked_to(AuditOf, "audit") == []
 
 
 def test_who_kills_the_auditor_stays_unaudited_and_the_others_are_not():
@@ -547,11 +542,11 @@ def test_who_kills_the_auditor_stays_unaudited_and_the_others_are_not():
 def test_an_auditor_that_dies_between_two_points_costs_nothing_until_it_happens_too_often():
     deaths = [2, 3, 4]
 
-    def script(item):
-        if item.axes["n"] in deaths:
-            deaths.remove(item.axes["n"])
+    def script(request):
+        if (n := request.task.axes["n"]) in deaths:
+            deaths.remove(n)
             yield DIED
-        yield from auditor()(item)
+        yield from auditor()(request)
 
     found = audited(workers := with_auditor(script), items(5))
     assert [one.metrics.no_audit for one in found["a"][:3]] == [None] * 3
@@ -562,9 +557,7 @@ def test_an_auditor_that_dies_between_two_points_costs_nothing_until_it_happens_
 def test_an_auditor_that_cannot_be_started_again_leaves_the_rest_unaudited():
     found = audited(with_auditor(auditor(dies="a"), [AUDIT_READY, Fatal("gone")]), items())
     said = {name: of[0].metrics.no_audit for name, of in found.items()}
-    assert said["a"] == KILLED
-    assert "gone" in said["b"]
-    assert "gone" in said["c"]
+    assert all("gone" in one for one in said.values())
 
 
 def test_an_auditor_in_place_of_one_that_died_calibrates_too():
@@ -575,7 +568,7 @@ def test_an_auditor_in_place_of_one_that_died_calibrates_too():
 
 
 def test_an_audit_that_never_comes_is_no_endless_loop():
-    found = audited(with_auditor(lambda item: iter([Heartbeat("a", "audit")])), items())
+    found = audited(with_auditor(lambda request: [Heartbeat(request.variants)]), items())
     assert all(of[0].metrics.no_audit for of in found.values())
 
 
@@ -583,51 +576,14 @@ def test_every_point_is_yielded_before_the_next_one_begins():
     """A killed run loses the point under way and no more, although cells wait for their audit."""
     yielded, yielded_at = [], {}
 
-    def script(item):
-        yielded_at[item.axes["n"]] = len(yielded)
-        yield from evaluator()(item)
+    def script(request):
+        if isinstance(request, Task):
+            yielded_at[request.axes["n"]] = len(yielded)
+        yield from evaluator()(request)
 
     workers = FakeWorkers(script, audit=auditor(rejects="b"))
     with Session(Job("cuda", (), 0, Measure(), timed=True), workers) as session:
         for one in session.run(items(3)):
-            yielded += [one] if isinstance(one, Cell) else []
+            yielded.append(one)
     assert yielded_at == {1: 0, 2: 3, 3: 6}
-    assert workers.asked["audit"] == [("a", "b", "c")] * 3
-
-
-def test_cells_that_were_measured_before_another_variant_died_are_audited():
-    """They belong to the process that died."""
-    workers = FakeWorkers(evaluator(dies_late="c"), audit=auditor())
-    found = {one.variant: one for one in cells_of(run(workers, items(), "cuda"))}
-    assert {name: (one.status, one.process) for name, one in found.items()} == {
-        "a": ("passed", 0),
-        "b": ("passed", 0),
-        "c": ("failed", 1),
-    }
-    assert workers.asked["audit"] == [("a", "b")]
-
-
-# --- the outputs of timed launches ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("deaths", "status"), [(0, "mismatch"), (1, "mismatch"), (2, "failed")])
-def test_a_wrong_output_costs_the_time_and_a_comparer_that_dies_is_asked_once_more(deaths, status):
-    def writes(item):
-        more = {"check_seed": item.check_seed, "what": "a call", "poison": 1, "contents": {"buffer": b"1234"}}
-        yield Outputs(operator="o", variant="a", axes=item.axes, point=item.point, **more)
-        yield from evaluator()(item)
-
-    left = [DIED] * deaths
-
-    def compares(outputs):
-        if left:
-            yield left.pop()
-        found = {"status": Status.MISMATCH, "check": "exact", "when": "after_timing", "message": "a call: differs"}
-        yield Compared("a", Finding(place=Place.POINT, name=outputs.point, **found))
-
-    workers = FakeWorkers(writes, compare=compares)
-    found = {one.variant: one for one in cells_of(run(workers, items()))}
-    assert (found["a"].status, found["a"].metrics, found["a"].finding.when) == (status, None, "after_timing")
-    assert found["b"].status == found["c"].status == "passed"
-    assert len(workers.started["compare"]) == 1 + deaths
-    assert Done() in workers.starts["compare"]
+    assert workers.asked_to(AuditOf, "audit") == [("a",), ("b",), ("c",)] * 3

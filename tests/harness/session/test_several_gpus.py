@@ -21,12 +21,12 @@ from spec_decode_bench.harness.config.load import ConfigError, Measure
 from spec_decode_bench.harness.config.work_items import keys_of
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.records.file import Writer, read_run
-from spec_decode_bench.harness.records.schema import Cell, Metrics, Segment
+from spec_decode_bench.harness.records.schema import Metrics
 from spec_decode_bench.harness.session import worker
 from spec_decode_bench.harness.session.cluster import _stage, chosen
-from spec_decode_bench.harness.session.gpus import LocalGpu, Points, SeveralGpus
 from spec_decode_bench.harness.session.messages import Fatal, Job, Ready
-from spec_decode_bench.harness.session.session import Progress, header
+from spec_decode_bench.harness.session.session import header
+from spec_decode_bench.harness.session.several_gpus import LocalGpu, Measured, Points, SeveralGpus
 from spec_decode_bench.harness.session.worker import RunError, start_worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items
@@ -73,7 +73,8 @@ class Scripted:
         taken = Metrics(bytes_moved=1, rounds=3, eager_us=[float(self.number)] * 3)
         if fate == "throttled":
             taken = replace(taken, disturbed=3, discarded={"software power cap": 9})
-        return [replace(cell(item, name), metrics=taken) for name in item.variants], item.budget_s
+        cells = [replace(cell(item, name), metrics=taken) for name in item.variants]
+        return Measured(cells, [], item.budget_s)
 
     def abort(self):
         self.ends.append("abort")
@@ -87,15 +88,14 @@ def shared(gpus, plan):
 
     names: process -> GPU.
     """
-    warnings, lines, session_ready, error = [], [], None, None
+    warnings, cells, segments, done, session_ready, error = [], [], [], [], None, None
     try:
         with SeveralGpus(gpus, Measure(time_budget_s=10.0, audit=False), warnings.append) as session:
-            session_ready = session.ready
-            lines.extend(session.run(plan))
+            session_ready, session.on_process = session.ready, segments.append
+            session.on_progress = lambda count, total, doing: done.append(count)
+            cells.extend(session.run(plan))
     except RunError as stopped:
         error = str(stopped)
-    cells, segments = ([line for line in lines if isinstance(line, kind)] for kind in (Cell, Segment))
-    done = [line.done for line in lines if isinstance(line, Progress)]
     planned, measured = keys_of(plan), Counter(one.key for one in cells)
     assert measured <= Counter(planned)
     if error is None:

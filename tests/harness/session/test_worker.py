@@ -4,16 +4,17 @@ stays.
 
 import os
 import time
+from contextlib import nullcontext
 
 import pytest
 
 from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.work_items import AtPoint, Check, Checked
 from spec_decode_bench.harness.session import worker
 from spec_decode_bench.harness.session.messages import Fatal, Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.worker import WorkerDied, WorkerSilent, start_worker
 from spec_decode_bench.harness.session.worker_output import MAX_LINES
 from tests import faulty_session
-from tests.fake_worker import items
 
 ENDS = {
     "segfaults": "the worker process was killed by SIGSEGV",
@@ -41,27 +42,30 @@ def start(monkeypatch):
         assert not os.path.exists(f"/proc/{one.process_id}")
 
 
-def ask(one, *names):
-    return one.ask(items(names=names)[0])
+def ask(one, name, hear=lambda event: None):
+    request = Check(operator="o", variants=(name,), where=AtPoint(label="n=1", axes={"n": 1}))
+    one.send(request)
+    return one.receive(request, hear)
 
 
 def test_a_worker_answers_and_ends_when_it_is_asked_to(start):
     one = start()
-    assert isinstance(one.ready, Ready)
-    assert [type(event).__name__ for event in ask(one, "fine", "fine")] == ["Heartbeat", "Cell"] * 2
+    assert isinstance(one.ready(), Ready)
+    for _ in range(2):
+        assert [outcome.variant for outcome in ask(one, "fine").outcomes] == ["fine"]
     began = time.monotonic()
     one.close(wait_s=60)
     assert time.monotonic() - began < 60, "it was killed"
     with pytest.raises(WorkerDied):
-        list(ask(one, "fine"))
+        ask(one, "fine")
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_whatever_ends_a_worker_is_one_sentence(name, start, capfd):
-    one, seen = start(timeout_s=0.5 if name == "hangs" else 60), []
-    assert isinstance(one.ready, Ready)
+    one = start(timeout_s=0.5 if name == "hangs" else 60)
+    assert isinstance(one.ready(), Ready)
     with pytest.raises(WorkerDied) as died:
-        seen.extend(ask(one, "fine", name))
+        ask(one, name)
     assert str(died.value).startswith(ENDS[name])
     assert "\n" not in str(died.value)
     assert isinstance(died.value, WorkerSilent) == (name == "hangs")
@@ -70,15 +74,15 @@ def test_whatever_ends_a_worker_is_one_sentence(name, start, capfd):
 
 def test_a_worker_that_was_forked_answers_once(start):
     one = start()
-    assert one.ready
-    for _ in range(3):
-        assert [event.variant for event in ask(one, "forks", "fine")] == ["forks", "forks", "fine", "fine"]
+    assert one.ready()
+    for name in ("forks", "fine", "forks", "fine"):
+        assert [outcome.variant for outcome in ask(one, name).outcomes] == [name]
 
 
 def test_what_a_worker_prints_goes_to_standard_error_and_a_flood_is_cut(start, capfd):
     one = start()
-    assert one.ready
-    assert [type(event).__name__ for event in ask(one, "floods")] == ["Heartbeat", "Cell"]
+    assert one.ready()
+    assert ask(one, "floods").outcomes
     one.close()
     out, err = capfd.readouterr()
     lines = err.splitlines()
@@ -93,52 +97,53 @@ def test_what_a_worker_prints_goes_to_standard_error_and_a_flood_is_cut(start, c
 
 def test_the_last_output_of_a_killed_worker_is_passed_on(start, capfd):
     one = start()
-    assert one.ready
+    assert one.ready()
     with pytest.raises(WorkerDied, match="SIGKILL"):
-        list(ask(one, "dies_in_the_middle_of_a_line"))
+        ask(one, "dies_in_the_middle_of_a_line")
     one.close()
     assert capfd.readouterr().err.splitlines()[-1:] == ["about to"]
 
 
-def test_events_sent_before_the_end_arrive(start):
-    one = start()
-    assert one.ready
-    events = ask(one, "fine", "ends")
-    seen = [next(events) for _ in range(3)]
-    with pytest.raises(WorkerDied):
-        next(events)
-    assert [type(event).__name__ for event in seen] == ["Heartbeat", "Cell", "Heartbeat"]
-    assert seen[-1] == Heartbeat("ends", "verify")
+@pytest.mark.parametrize("name", ["fine", "ends", "segfaults", "closes_its_pipe"])
+def test_what_it_tells_arrives_before_its_answer_or_its_end(name, start, monkeypatch):
+    monkeypatch.setattr(worker, "EXIT_LIMIT_S", 0.2)
+    one, told = start(), []
+    assert one.ready()
+    with nullcontext() if name == "fine" else pytest.raises(WorkerDied):
+        ask(one, name, told.append)
+    heartbeat, checked = told
+    assert heartbeat == Heartbeat((name,))
+    assert isinstance(checked, Checked)
 
 
 def test_a_worker_that_closes_its_pipe_but_stays_is_ended(start, monkeypatch):
     monkeypatch.setattr(worker, "EXIT_LIMIT_S", 0.2)
     one = start(timeout_s=30)
-    assert one.ready
+    assert one.ready()
     with pytest.raises(WorkerDied, match="closed its pipe without ending"):
-        list(ask(one, "closes_its_pipe"))
+        ask(one, "closes_its_pipe")
 
 
 def test_junk_in_the_pipe_is_no_crash_of_the_parent(start):
     one = start(timeout_s=5)
-    assert one.ready
+    assert one.ready()
     with pytest.raises(WorkerDied, match="unreadable message"):
-        list(ask(one, "writes_into_the_pipe"))
+        ask(one, "writes_into_the_pipe")
 
 
 @pytest.mark.parametrize("when", ["raises on start", "raises when it calibrates"])
 def test_what_a_worker_raises_while_it_starts_is_fatal(when, start):
-    fatal = start(when).ready
+    fatal = start(when).ready()
     assert isinstance(fatal, Fatal)
     assert fatal.reason.startswith("Unprintable: its message cannot be read (faulty_session.py, line ")
 
 
 def test_a_worker_that_dies_while_it_starts_is_dead(start):
     with pytest.raises(WorkerDied, match="SIGKILL"):
-        _ = start("dies on start").ready
+        _ = start("dies on start").ready()
 
 
 def test_a_worker_that_never_gets_ready_is_not_blamed_on_the_timeout_of_variants(start, monkeypatch):
     monkeypatch.setattr(worker, "START_LIMIT_S", 0.01)
     with pytest.raises(WorkerSilent, match=r"did not respond for 0\.01 s \(it should have been ready by then\)"):
-        _ = start("hangs on start").ready
+        _ = start("hangs on start").ready()

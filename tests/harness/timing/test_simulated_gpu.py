@@ -24,6 +24,7 @@ from spec_decode_bench.harness.analysis.estimators import (
 from spec_decode_bench.harness.analysis.stats import samples, slopes
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.work_items import Checked
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import GraphCapture
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
@@ -31,9 +32,11 @@ from spec_decode_bench.harness.records.endings import ending, seen
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session.auditor import BLOCKED, Auditor
 from spec_decode_bench.harness.session.evaluator import Evaluator
-from spec_decode_bench.harness.session.measure import ContextLost
-from spec_decode_bench.harness.session.messages import Audited, Heartbeat, Job, Outputs
+from spec_decode_bench.harness.session.measure import measure
+from spec_decode_bench.harness.session.messages import Job
+from spec_decode_bench.harness.session.sampling import ContextLost
 from spec_decode_bench.harness.session.session import _with_cupti
+from spec_decode_bench.harness.session.worker import WorkerDied
 from spec_decode_bench.harness.timing import calibrate as calibration
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
 from spec_decode_bench.harness.timing.clocks import Clocks
@@ -47,6 +50,7 @@ from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
 from tests.harness.verify.test_graph_replay_gpu import CHEATS
+from tests.in_process import evaluators, measured
 from tests.runnable import variant_of
 from tests.simulated_gpu import simulated_gpu
 from tests.tier import full
@@ -394,7 +398,6 @@ def one_operation_more_in_some_calls(point, x, out):
 """
 BESIDE = """
 from types import SimpleNamespace
-from spec_decode_bench.baselines.decode_native.operator import views
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 
 def changing_in_place(point, x, target):
@@ -406,12 +409,12 @@ def changing_in_place(point, x, target):
 
 @cheat
 def in_place(point, x, out):
-    return EngineLaunch(*changing_in_place(point, x, views(point, out)["context_lens"]))
+    return EngineLaunch(*changing_in_place(point, x, out.views(point)["context_lens"]))
 
 @cheat
 def in_fresh_memory(point, x, out):
     made, fresh = SimpleNamespace(), type(out)(torch.empty_like(out.buffer))
-    fill, source, target = chain_clamp(point, x, fresh), *(views(point, one)["context_lens"] for one in (fresh, out))
+    fill, source, target = chain_clamp(point, x, fresh), *(one.views(point)["context_lens"] for one in (fresh, out))
 
     def launch():
         fill()
@@ -421,7 +424,7 @@ def in_fresh_memory(point, x, out):
 
 @cheat
 def in_place_elsewhere_when_timed(point, x, out):
-    target = views(point, out)["context_lens"]
+    target = out.views(point)["context_lens"]
     put_back, work = changing_in_place(point, x, target)
     _, elsewhere = changing_in_place(point, x, torch.zeros_like(target))
     return EngineLaunch(put_back, from_the_sixth_capture(work, elsewhere))
@@ -461,12 +464,10 @@ def started(process):
     return process
 
 
-def answers(evaluator, *names, point=POINT):
-    return [
-        one
-        for one in evaluator.cells(factory.item(native, dict(point), names, budget_s=100.0))
-        if not isinstance(one, (Heartbeat, Outputs))
-    ]
+def answers(owner, *names, point=POINT):
+    """Cells of an Evaluator; of an Auditor what it found."""
+    task = factory.item(native, dict(point), names, budget_s=100.0)
+    return owner.audit(task) if isinstance(owner, Auditor) else list(measured(owner, task).values())
 
 
 @pytest.fixture(scope="module")
@@ -495,7 +496,7 @@ def timed(tmp_path_factory, short_replays):
         auditor.bring_up()
         audit_ready = auditor.ready()
         broken = ("other_work_in_a_graph", "waits_for_the_device", "allocates_in_the_launch", "keeps_memory", *UNEQUAL)
-        audited = {one.variant: one for one in answers(auditor, *HONEST, *broken) if isinstance(one, Audited)}
+        audited = {one.variant: one for one in answers(auditor, *HONEST, *broken)}
     return SimpleNamespace(ready=ready, cells=cells, stream=stream, audit_ready=audit_ready, audited=audited)
 
 
@@ -547,6 +548,7 @@ def test_a_current_stream_that_was_moved_is_put_back(timed):
 
 
 FAULTS = """
+import itertools
 import sys
 from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 from spec_decode_bench.harness.cuda import launcher
@@ -556,19 +558,37 @@ from tests.adversaries.on_a_gpu import NOWHERE, cheat
 def faults_when_timed(point, x, out):
     work, fault = chain_clamp(point, x, out), launcher(NOWHERE, "nowhere", 1, 1, 1)
     return lambda: fault() if "harness/timing" in sys._getframe(1).f_code.co_filename else work()
+
+calls = itertools.count()
+
+@cheat
+def faults_in_turns(point, x, out):
+    work, fault = chain_clamp(point, x, out), launcher(NOWHERE, "nowhere", 1, 1, 1)
+    timed = lambda: "harness/timing" in sys._getframe(2).f_code.co_filename
+    return lambda: fault() if timed() and next(calls) > 60 else work()
 """
 
 
-@pytest.mark.parametrize("name", ["writes_to_nowhere", "faults_when_timed"])
-def test_a_lost_context_is_reported_after_the_cell_of_the_variant_that_lost_it(name, gpu, short_replays, tmp_path):
+@pytest.mark.parametrize(("name", "beside"), [("writes_to_nowhere", True), ("faults_when_timed", False)])
+def test_a_variant_that_loses_the_context_is_told_apart(name, beside, gpu, short_replays, tmp_path):
+    """By its own error, and the process ends. Not replaced here, the others do not run."""
     mine = tmp_path / "mine.py"
     mine.write_text(FAULTS)
-    evaluator, cells = started(Evaluator(job(mine, ADVERSARIES / "on_a_gpu.py"))), []
-    with pytest.raises(ContextLost, match="illegal memory access"):  # noqa: PT012
-        for one in evaluator.cells(factory.item(native, dict(POINT), (name, "flat_view"), budget_s=1.0)):
-            if not isinstance(one, (Heartbeat, Outputs)):
-                cells.append(one)
-    assert [(cell.variant, cell.status) for cell in cells] == [(name, "failed")]
+    worker = evaluators(started(Evaluator(job(mine, ADVERSARIES / "on_a_gpu.py"))))
+    task = factory.item(native, dict(POINT), (name, "flat_view"), budget_s=1.0)
+    with pytest.raises(WorkerDied, match="the CUDA context was lost"):
+        list(measure(task if beside else task.of([name]), worker, None))
+    found = [one for one in worker._worker.told if isinstance(one, Checked) and one.finding.status.is_bad]
+    assert [one.variant for one in found] == ([name] if beside else [])
+    assert all("illegal memory access" in one.finding.message for one in found)
+
+
+def test_who_of_several_lost_the_context_in_turns_is_not_said(gpu, short_replays, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(FAULTS)
+    task = factory.item(native, dict(POINT), ("faults_in_turns", "flat_view"), budget_s=1.0)
+    with pytest.raises(ContextLost, match="illegal memory access"):
+        measured(started(Evaluator(job(mine))), task)
 
 
 def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays):

@@ -5,11 +5,11 @@ import json
 from functools import cache
 
 import pytest
-import torch
 
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import Axis, Operator, Rule, Variant
 from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.tensors import I32, Tensors
 from spec_decode_bench.harness.verify import covering_array as arrays
 from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, classes_of, covering_array
 from spec_decode_bench.harness.verify.edge_cases import check_variant
@@ -161,11 +161,12 @@ def whole(value):
 
 def an_operator(axes, rules=(), size=lambda p: p.rows):
     """One whose inputs and outputs are int32 [size]."""
-    from dataclasses import make_dataclass
 
-    tensors = make_dataclass("Tensors", ["data"])
-    make = lambda point, *seed: tensors(torch.empty(size(point), dtype=torch.int32))  # noqa: E731
-    return Operator("mine", "", axes, make, make, None, None, None, "", rules=rules)
+    class Data(Tensors):
+        data: I32[size]
+
+    make = lambda point, seed: Data.empty(point)  # noqa: E731
+    return Operator("mine", "", axes, Data, Data, make, None, None, "", rules=rules)
 
 
 def sizes(operator, axis, variants=()):

@@ -101,7 +101,7 @@ def returns_a_copy(point, x, out):
 
     def launch():
         fill()
-        return {"context_lens": native.views(point, out)["context_lens"].clone()}
+        return {"context_lens": out.views(point)["context_lens"].clone()}
 
     return launch
 
@@ -111,7 +111,7 @@ def returns_its_views(point, x, out):
 
     def launch():
         fill()
-        return native.views(point, out)
+        return out.views(point)
 
     return launch
 

@@ -14,7 +14,6 @@ from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.contract import Expected
 from spec_decode_bench.harness.records.endings import ending
-from spec_decode_bench.harness.records.schema import Cell
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.verify.buffers import GUARD_BYTES, POISONS, Guarded
@@ -23,6 +22,7 @@ from spec_decode_bench.harness.verify.equality import compare, required
 from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from spec_decode_bench.harness.verify.mismatch import differences
 from tests import factory
+from tests.in_process import measured
 from tests.runnable import variant_of
 
 
@@ -106,13 +106,13 @@ def writes_before_an_input(x, out):
 
 @after_the_right_launch
 def returns_other_strides(x, out):
-    rows, columns = native.views(POINT, out)["context_lens"].shape
+    rows, columns = out.views(POINT)["context_lens"].shape
     return {"context_lens": out.buffer.as_strided((rows, columns), (1, rows))}
 
 
 @after_the_right_launch
 def returns_wrong_dtype(x, out):
-    return {"context_lens": native.views(POINT, out)["context_lens"].long()}
+    return {"context_lens": out.views(POINT)["context_lens"].long()}
 
 
 @after_the_right_launch
@@ -372,11 +372,11 @@ def cells_of(catalog, monkeypatch):
     """(operator, variants, fields that replace the operator's) -> its cells, by a CPU with one edge case."""
 
     def cells(operator, *variants, **replaced):
-        evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False))
+        evaluator = Evaluator(Job("cpu", (), 0, Measure(min_rounds=3, max_rounds=3), timed=True))
         brief = dataclasses.replace(operator, edge_cases=operator.edge_cases[:1], sequences={}, **replaced)
         monkeypatch.setitem(evaluator.catalog.operators, operator.name, brief)
         item = factory.item(operator, {"batch_size": 2}, variants)
-        return [event for event in evaluator.cells(item) if isinstance(event, Cell)]
+        return list(measured(evaluator, item).values())
 
     return cells
 

@@ -2,7 +2,7 @@
 
 1. ``Points`` has it until a GPU is free, and hands it out with its share of the time budget.
 2. The GPU's session verifies and times all its variants (``Gpu.run``), in the thread of this GPU.
-3. ``SeveralGpus.run`` yields its lines, with the numbers that processes have in the record. Where the GPU failed or was
+3. ``SeveralGpus.run`` yields its cells, with the numbers that processes have in the record. Where the GPU failed or was
    throttled, the point goes back to ``Points`` instead, and the GPU gets no more, as long as another one is left.
 
 One loop, in the thread that iterates over ``SeveralGpus.run``, hands points out and takes lines in; the other threads
@@ -24,11 +24,11 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Cells, Checked, WorkItem
+from spec_decode_bench.harness.config.work_items import Checked, Task, WorkItem
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.schema import Cell, Environment, Segment
 from spec_decode_bench.harness.session.messages import Job, Ready
-from spec_decode_bench.harness.session.session import Event, Progress, Session, calibration_errors, segment
+from spec_decode_bench.harness.session.session import Session, calibration_errors, segment
 from spec_decode_bench.harness.session.worker import RunError, Worker, start_worker
 from spec_decode_bench.harness.wording import counted
 
@@ -39,6 +39,15 @@ THROTTLED_SHARE = 0.1
 SHOWN_EVERY_S = 0.5
 #: In the notes of a record.
 LOCK_NOTE = "host times are measured under a lock, by one worker per machine at a time"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of a point. processes: lines of those that replaced one meanwhile. timing_s: for which variants were timed."""
+
+    cells: list[Cell]
+    processes: list[Segment]
+    timing_s: float
 
 
 class Gpu(Protocol):
@@ -53,10 +62,8 @@ class Gpu(Protocol):
     def start(self) -> Ready:
         """Raises RunError where it cannot be used."""
 
-    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
-        """The outcomes of a point, and for how many seconds its variants were timed. Raises RunError where this GPU
-        cannot go on.
-        """
+    def run(self, task: Task) -> Measured:
+        """Raises RunError where this GPU cannot go on."""
 
     def abort(self) -> None:
         """End its processes at once; a call that waits for them raises RunError."""
@@ -71,8 +78,16 @@ class LocalGpu:
     def __init__(self, name: str, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
         self.name, self.doing, self._make = name, "", start
         self._session = Session(job, self._started)
+        self._session.on_progress, self._session.on_process = self._does, self._replaced
+        self._processes: list[Segment] = []
         self._workers: list[Worker] = []
         self._aborted = False
+
+    def _does(self, done: int, total: int, doing: str) -> None:
+        self.doing = doing
+
+    def _replaced(self, segment: Segment) -> None:
+        self._processes.append(segment)
 
     def start(self) -> Ready:
         return self._session.__enter__().ready
@@ -86,19 +101,17 @@ class LocalGpu:
             worker.kill()  # ``abort`` may have come too early for it
         raise RunError("the run has ended")
 
-    def run(self, item: Cells) -> tuple[list[Cell | Segment], float]:
-        before_s = self._session.timing_s
-        return list(self.outcomes([item])), self._session.timing_s - before_s
+    def run(self, task: Task) -> Measured:
+        before_s, self._processes = self._session.timing_s, []
+        cells = list(self.outcomes([task]))
+        return Measured(cells, self._processes, self._session.timing_s - before_s)
 
-    def outcomes(self, items: Sequence[WorkItem]) -> Iterator[Event]:
+    def outcomes(self, items: Sequence[WorkItem]) -> Iterator[Any]:
         """As Session.run has them; what it is doing goes to ``doing``."""
         for outcome in self._session.run(items):
             if self._aborted:  # it would say that a variant was killed
                 raise RunError("the run has ended")
-            if isinstance(outcome, Progress):
-                self.doing = outcome.doing
-            else:
-                yield outcome
+            yield outcome
 
     def abort(self) -> None:
         self._aborted = True
@@ -112,7 +125,7 @@ class LocalGpu:
 class Points:
     """The points that are left, and the seconds for timing them."""
 
-    def __init__(self, items: Sequence[Cells], time_budget_s: float) -> None:
+    def __init__(self, items: Sequence[Task], time_budget_s: float) -> None:
         self._left = list(items)
         self._budget_s = time_budget_s
         self._operators: dict[str, set[str]] = {}
@@ -120,7 +133,7 @@ class Points:
     def __len__(self) -> int:
         return len(self._left)
 
-    def take(self, gpu: str) -> Cells:
+    def take(self, gpu: str) -> Task:
         """The next point for a GPU, with its share of the time budget.
 
         While there are some, it is one of an operator whose variants this GPU has verified and compiled already, and
@@ -132,7 +145,7 @@ class Points:
         for item in self._left:
             cells[item.operator] += len(item.variants)
 
-        def preference(item: Cells) -> tuple[bool, float]:
+        def preference(item: Task) -> tuple[bool, float]:
             return item.operator in own_operators, cells[item.operator] / (1 + known[item.operator])
 
         item = max(self._left, key=preference)
@@ -146,7 +159,7 @@ class Points:
         """What a point did not use of its share; negative where it took more."""
         self._budget_s += seconds
 
-    def give_back(self, item: Cells) -> None:
+    def give_back(self, item: Task) -> None:
         self._left.insert(0, item)
 
 
@@ -165,6 +178,7 @@ class SeveralGpus:
 
     gpus:       at least one, all of one model.
     on_warning: called with a sentence about a GPU that gets no more points.
+    on_progress, on_process: as of a Session.
     """
 
     environment: Environment
@@ -175,6 +189,8 @@ class SeveralGpus:
         self._all = [_Member(gpu, ThreadPoolExecutor(1, thread_name_prefix=gpu.name)) for gpu in gpus]
         self._fit: list[_Member] = []
         self._numbers = itertools.count()
+        self.on_progress: Callable[[int, int, str], None] = lambda done, total, doing: None
+        self.on_process: Callable[[Segment], None] = lambda segment: None
 
     def __enter__(self) -> SeveralGpus:
         """Raises RunError where no GPU can be used, or they differ."""
@@ -221,18 +237,18 @@ class SeveralGpus:
         self.environment = structs.replace(ready.environment, notes=(*ready.environment.notes, *notes))
         self.ready = structs.replace(ready, environment=self.environment)
 
-    def verify_first(self, items: Sequence[Cells]) -> Iterator[Checked]:
+    def verify_first(self, items: Sequence[Task]) -> Iterator[Checked]:
         """Nothing: every GPU verifies what it measures."""
         yield from ()
 
-    def run(self, items: Sequence[Cells]) -> Iterator[Cell | Segment | Progress]:
+    def run(self, items: Sequence[Task]) -> Iterator[Cell]:
         """The outcomes of all points, each of one GPU. Raises RunError where the last GPU cannot go on."""
         for member in self._fit[1:]:
-            yield segment(member.ready, member.gpu.name, self._measure.cache, member.processes[0])
+            self.on_process(segment(member.ready, member.gpu.name, self._measure.cache, member.processes[0]))
         done, total = 0, sum(len(item.variants) for item in items)
         points = Points(items, self._measure.time_budget_s)
         free = list(self._fit)
-        busy: dict[Future, tuple[_Member, Cells]] = {}
+        busy: dict[Future, tuple[_Member, Task]] = {}
         while points or busy:
             while points and free:
                 member = free.pop(0)
@@ -240,37 +256,42 @@ class SeveralGpus:
                 busy[member.thread.submit(member.gpu.run, item)] = member, item
             for future in wait(busy, timeout=SHOWN_EVERY_S, return_when=FIRST_COMPLETED).done:
                 member, item = busy.pop(future)
-                for line in self._lines(future, member, item, points):
-                    done += isinstance(line, Cell)
-                    yield line
+                for cell in self._cells(future, member, item, points):
+                    done += 1
+                    yield cell
                 if member in self._fit:
                     free.append(member)
             for member in self._fit:
-                yield Progress(done, total, f"{member.gpu.name}: {member.gpu.doing}")
-        yield Progress(total, total, "")
+                self.on_progress(done, total, f"{member.gpu.name}: {member.gpu.doing}")
+        self.on_progress(total, total, "")
 
-    def _lines(self, future: Future, member: _Member, item: Cells, points: Points) -> Iterator[Cell | Segment]:
-        """The lines of a point. Where another GPU measures it again, none of its cells."""
+    def _cells(self, future: Future, member: _Member, item: Task, points: Points) -> list[Cell]:
+        """The cells of a point; none where another GPU measures it again."""
         is_last = len(self._fit) == 1
         try:
-            lines, seconds = future.result()
-            why = _throttled(lines)
+            measured = future.result()
+            why = _throttled(measured.cells)
         except RunError as error:
             if is_last:
                 raise
-            lines, seconds, why = [], 0.0, str(error)
-        points.return_time(item.budget_s - seconds)
+            measured, why = Measured([], [], 0.0), str(error)
+        points.return_time(item.budget_s - measured.timing_s)
+        for line in measured.processes:
+            self.on_process(structs.replace(line, process=self._number(member, line.process)))
         if why is not None and not is_last:
             points.give_back(item)
             self._fit.remove(member)
             text = self._dropped(member, f"hands its points to the other GPUs: {why}")
             # A line, so that the record names it, too; its cells so far are good.
-            yield segment(member.ready, text, self._measure.cache, next(self._numbers))
-            lines = [line for line in lines if isinstance(line, Segment)]
-        for line in lines:
-            if line.process not in member.processes:
-                member.processes[line.process] = next(self._numbers)
-            yield structs.replace(line, process=member.processes[line.process])
+            self.on_process(segment(member.ready, text, self._measure.cache, next(self._numbers)))
+            return []
+        return [structs.replace(cell, process=self._number(member, cell.process)) for cell in measured.cells]
+
+    def _number(self, member: _Member, process: int) -> int:
+        """In the record, of a process of a GPU's session."""
+        if process not in member.processes:
+            member.processes[process] = next(self._numbers)
+        return member.processes[process]
 
     def _dropped(self, member: _Member, why: str) -> str:
         """End the processes of a GPU that gets no more points, and say so."""
@@ -295,9 +316,9 @@ def _check_same_model(members: Sequence[_Member]) -> None:
             )
 
 
-def _throttled(lines: Sequence[Cell | Segment]) -> str | None:
+def _throttled(cells: Sequence[Cell]) -> str | None:
     """Why a GPU is too slow now to go on; None where it is not."""
-    metrics = [line.metrics for line in lines if isinstance(line, Cell) and line.metrics]
+    metrics = [cell.metrics for cell in cells if cell.metrics]
     rounds, disturbed = sum(of_cell.rounds for of_cell in metrics), sum(of_cell.disturbed for of_cell in metrics)
     if disturbed <= THROTTLED_SHARE * rounds:
         return None

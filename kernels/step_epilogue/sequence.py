@@ -1,4 +1,4 @@
-"""step_epilogue as an engine launches it, and as the fused kernels of its parts in sequence."""
+"""step_epilogue as the fused kernels of its parts, one after another."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ from collections.abc import Callable
 
 from spec_decode_bench.baselines.step_epilogue.operator import PARTS, Inputs, Outputs
 from spec_decode_bench.harness.contract import GPU, Point, variant
-from spec_decode_bench.kernels.draft_inputs import chains as drafter_unfused
 from spec_decode_bench.kernels.draft_inputs import cuda as drafter_cuda
-from spec_decode_bench.kernels.mamba_align_step import chains as states_unfused
 from spec_decode_bench.kernels.mamba_align_step import cuda as states_cuda
-from spec_decode_bench.kernels.post_update import chains as update_unfused
 from spec_decode_bench.kernels.post_update import cuda as update_cuda
-
-
-@variant("step_epilogue")
-def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The engine's way, one launch per launch of vLLM 0.33: four, two more with states. Copies are left out."""
-    return PARTS.sequence(update_unfused.unfused, drafter_unfused.unfused, states_unfused.unfused)(point, x, out)
-
 
 CUDA_PARTS = (update_cuda, drafter_cuda, states_cuda)
 
