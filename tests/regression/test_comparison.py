@@ -115,11 +115,12 @@ def test_a_cell_that_broke_is_a_regression_even_if_nothing_else_is_left(status, 
     ]
 
 
-def test_a_cell_that_broke_in_one_process_is_broken():
-    base = side_of(5.0, 5.0)
+@pytest.mark.parametrize("process", [0, 2])
+def test_a_cell_that_broke_in_one_process_is_broken(process):
     why = factory.why_not("mismatch", "1 differs")
-    head = (with_cell(base[0], 0, status="mismatch", metrics=None, **why), *side_of(5.0, 5.0, first=9)[1:])
-    comparison = compare(base, head)
+    head = list(side_of(5.0, 5.0, first=9))
+    head[process] = with_cell(head[process], 0, status="mismatch", metrics=None, **why)
+    comparison = compare(side_of(5.0, 5.0), tuple(head))
     assert [cell.head for cell in comparison.broken] == ["mismatch (1 of 4 processes): 1 differs"]
     assert comparison.exit_code == 1
 
