@@ -39,7 +39,7 @@ def print_run(console: Console, run: Run) -> list[Table]:
     print_environment(console, run.header.environment)
     print_calibration_errors(console, run.uncalibrated)
     if section := section_of(run):
-        return section.show(console, run)
+        return section.show(console, [run])
     tables = result_tables(run)
     print_tables(console, tables)
     console.print()

@@ -50,10 +50,10 @@ def without_gpu(source: LoadedConfig) -> LoadedConfig:
     return miniature(source)
 
 
-def show(console: Console, run: Run) -> list[Table]:
+def show(console: Console, runs: Sequence[Run]) -> list[Table]:
     from spec_decode_bench.decode_loop.tables import show_loops
 
-    return show_loops(console, run)
+    return show_loops(console, runs)
 
 
 registry.SECTIONS[KEY] = registry.Section(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -16,7 +17,7 @@ from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Run, Status
 from spec_decode_bench.harness.report.console import print_counts, print_endings, print_tables
-from spec_decode_bench.harness.report.table import Entry, Table, variant_table
+from spec_decode_bench.harness.report.table import Column, Entry, Table, number_column, variant_table
 from spec_decode_bench.harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
 from spec_decode_bench.harness.wording import signed, significant
 
@@ -37,18 +38,8 @@ def loop_tables(run: Run) -> list[Table]:
     where = "CPU miniature, no GPU time: " if cpu else ""
     table = _Tables(run)
     reference = loops[0].reference
-    sampled = "medians over blocks, 95 % intervals by a bootstrap over blocks; µs, and % of the reference"
-    notes = [sampled, *_reference_instead(run)]
     tables = [
-        *(
-            table.of(
-                name.lower(),
-                f"{where}{name} of {reference} in ms, change with the other stacks in µs",
-                lambda ref, loop, which=which: _change(ref, loop, which),
-                notes,
-            )
-            for which, name in METRICS.items()
-        ),
+        *(table.of_change(f"{where}{name}", metric) for metric, name in METRICS.items()),
         *(
             table.by_percentile(f"{where}{name} percentiles of {reference} in ms, change with the others in µs", which)
             for which, name in METRICS.items()
@@ -77,17 +68,62 @@ def loop_tables(run: Run) -> list[Table]:
     return tables
 
 
-def _reference_instead(run: Run) -> list[str]:
+def itl_table(run: Run) -> Table:
+    """The ITL of the reference stack, and what the others change."""
+    return _Tables(run).of_change("ITL", "itl_us")
+
+
+def overview_table(runs: Sequence[Run]) -> Table:
+    """Of each run the largest batch and the longest model step: the ITL with the functions of vLLM, or where it has
+    none of the reference, and what the last stack changes.
+    """
+    rows = []
+    for run in runs:
+        axes = [loop.axes for loop in loops_of(run)]
+        largest = {name: max(one[name] for one in axes) for name in ("concurrency", "model_step_us")}
+        for loops in by_point(run).values():
+            before = next((loop for loop in loops if loop.stack == "vllm_call"), reference_of(loops))
+            change = analysis.delta(before, loops[-1], "itl_us") if before else None
+            if change and all(loops[0].axes[name] == most for name, most in largest.items()):
+                both = before, loops[-1]
+                texts = (
+                    f"{Path(run.path).stem}, {short_gpu(run)}",
+                    f"{before.stack} → {loops[-1].stack}",
+                    before.axes["scheduling"],
+                    _ms(before, "itl_us", None),
+                    f"{signed(change.us.median)} {interval_text(change.us)}",
+                    percent_text(change),
+                    " → ".join(str(loop.alone.launches) for loop in both),
+                    " → ".join(significant(analysis.alone(loop, "host_us") or 0) for loop in both),
+                )
+                rows.append(tuple(map(Entry, texts)))
+    heads = ("ITL before, ms", "change, µs", "change", "launches", "host µs")
+    columns = (*map(Column, ("record", "stacks", "scheduling")), *map(number_column, heads))
+    note = "95 % intervals. launches, host µs: of a step's metadata, and the host's time to submit it"
+    return Table("ITL, at the largest batch and the longest model step", columns, tuple(rows), (note,), kind="overview")
+
+
+def short_gpu(run: Run) -> str:
+    """Without vendor and memory: ``H100``."""
+    return (run.header.environment.gpu or "CPU").removeprefix("NVIDIA ").partition(" ")[0]
+
+
+def _reference_instead(points: Mapping[str, Sequence[Loop]]) -> list[str]:
     """That the changes refer to a later stack because the engine of the first is missing."""
-    first = next(iter(by_point(run).values()))[0]
+    first = next(iter(points.values()))[0]
     if first.status is not Status.UNAVAILABLE or first.stack == first.reference:
         return []
     return [f"where its engine is installed (docs/upstream.md), the changes refer to {first.stack}"]
 
 
-def show_loops(console: Console, run: Run) -> list[Table]:
-    """Print the tables of a run, and how its stacks ended; all tables, also the ones too long for a terminal."""
-    tables, loops = loop_tables(run), loops_of(run)
+def show_loops(console: Console, runs: Sequence[Run]) -> list[Table]:
+    """Print the tables of a run, and how its stacks ended; of several runs an overview. All tables, also those that are
+    too long for a terminal.
+    """
+    if len(runs) > 1:
+        print_tables(console, tables := [overview_table(runs)])
+        return tables
+    tables, loops = loop_tables(runs[0]), loops_of(runs[0])
     print_tables(console, [table for table in tables if table.kind != PERCENTILES])
     console.print(Text("\npercentiles of ITL and TPOT: in the Markdown that is named below", style="dim"))
     print_counts(console, loops, "loop")
@@ -136,6 +172,14 @@ class _Tables:
             rows[label] = rows.get(label) or self._entries(loops, entry, footnotes)
         notes = (*self._notes, *notes, *self._limits, *footnotes.notes())
         return variant_table(title, axes, self._stacks, rows.items(), notes, kind)
+
+    def of_change(self, name: str, metric: Metric) -> Table:
+        """The means of a metric."""
+        sampled = "medians over blocks, 95 % intervals by a bootstrap over blocks; µs, and % of the reference"
+        reference = next(iter(self._points.values()))[0].reference
+        title = f"{name} of {reference} in ms, change with the other stacks in µs"
+        notes = [sampled, *_reference_instead(self._points)]
+        return self.of(METRICS[metric].lower(), title, lambda ref, loop: _change(ref, loop, metric), notes)
 
     def by_percentile(self, title: str, metric: Metric) -> Table:
         """A row for each percentile of each loop."""

@@ -34,7 +34,7 @@ class Section:
     plan:        (source, catalog, globs of --only) -> work items. Raises ConfigError.
     points:      (work items, catalog) -> the points of operators that they depend on.
     without_gpu: the source cut to what a CPU runs of it in seconds.
-    show:        prints the results of a run; returns the tables of its table.md.
+    show:        prints the results of one run or several; returns the tables of its table.md.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Section:
     plan: Callable[[LoadedConfig, Catalog, Sequence[str]], list[Planned]]
     points: Callable[[Sequence[Any], Catalog], list[Task]]
     without_gpu: Callable[[LoadedConfig], LoadedConfig]
-    show: Callable[[Console, Run], list[Table]]
+    show: Callable[[Console, Sequence[Run]], list[Table]]
 
 
 #: Modules that registered something, by name.

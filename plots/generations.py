@@ -84,8 +84,9 @@ def figure(runs: Sequence[Run]) -> Figure | None:
 
 
 def _row(group: Sequence[Panel]) -> _Row | None:
-    """The point that most GPUs have, of these the nearest to REQUESTS, and the variant that most of them have there, of
-    these the fastest. None where no GPU has times of the baseline and another variant.
+    """The point that most GPUs have, of these the nearest to REQUESTS, of these the one with the fewest axes away from
+    their defaults; and the variant that most of them have there, of these the fastest. None where no GPU has times of
+    the baseline and another variant.
     """
     panel, by_label = group[0], {}
     for of_gpu in group:
@@ -96,9 +97,9 @@ def _row(group: Sequence[Panel]) -> _Row | None:
     if not by_label:
         return None
 
-    def rank(label: str) -> tuple[int, float]:
+    def rank(label: str) -> tuple[int, float, int]:
         requests = next(iter(by_label[label].values())).axes.get("batch_size", REQUESTS)
-        return -len(by_label[label]), abs(requests - REQUESTS)
+        return -len(by_label[label]), abs(requests - REQUESTS), label.count(",")
 
     label = min(by_label, key=rank)
     times: dict[str, dict[str, float]] = {}
@@ -152,7 +153,7 @@ def _draw_itl(ax: Axes, rows: Sequence[_Row], colours: Mapping[str, str]) -> Non
         heights = _heights(i, colours)
         if not row.deltas:
             prefill = any(cell.phase == "prefill" for cell in row.panel.points[0].cells.values())
-            _number(ax, "prefill" if prefill else "not timed", 0, sum(heights.values()) / len(heights))
+            _number(ax, "in prefill only" if prefill else "not timed", 0, sum(heights.values()) / len(heights))
         for gpu, change in row.deltas.items():
             itl, y = change.itl_us, heights[gpu]
             error = {"xerr": [[itl.median - itl.low], [itl.high - itl.median]], "error_kw": {"linewidth": 0.8}}

@@ -81,7 +81,8 @@ def _bands(tables: Sequence[SpeedupTable], beside: bool = False) -> list[list[Sp
     for one in tables:
         pair = [*bands[-1], one] if bands else [one]
         kinds = {(other.panel.operator, other.panel.cache) if beside else other.panel.taken_on for other in pair}
-        if len(pair) == 2 and len(kinds) == 1 and all(_box_in(pair, other) >= MIN_BOX_IN for other in pair):
+        fit = all(_box_in(pair, other) >= MIN_BOX_IN and _broken_names(pair, other) for other in pair)
+        if len(pair) == 2 and len(kinds) == 1 and fit:
             bands[-1] = pair
         else:
             bands.append([one])

@@ -84,7 +84,7 @@ def _times(row: Row, cell: Cell | None) -> tuple[Entry, Entry]:
 def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
     notes = [
         "DRAM: caches are flushed before every kernel. L2: what the SMs ask of it, in sectors of 32 bytes",
-        "moved: the operator's least traffic. L2 GB/s: over the kernels' durations, gaps left out",
+        "moved: bytes that the operator must move. L2 GB/s: over the kernels' durations, gaps left out",
     ]
     if record is not None and record.header.calibration is not None:
         bandwidth = copy_bandwidth(record.header.calibration) / 1e3

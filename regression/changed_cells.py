@@ -1,5 +1,5 @@
 """Which cells a change can reach: those whose code differs between two checkouts. For `gate`, which measures them, and
-some others as controls.
+some others beside them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 from spec_decode_bench.harness.dependencies import closure_hashes, engine, variant_files
 from spec_decode_bench.harness.records.schema import split_key
 
-#: Controls of a gate.
-CONTROLS = 6
+#: Cells of unchanged code that a gate measures.
+MOST_UNCHANGED = 6
 
 
 def changed_cells(
@@ -37,7 +37,7 @@ def changed_cells(
     return [key for key in keys if not same["/".join(split_key(key)[:2])]]
 
 
-def controls(keys: Sequence[str]) -> list[str]:
-    """At most CONTROLS of the keys, from the first to the last."""
-    count = min(CONTROLS, len(keys))
+def some_of(keys: Sequence[str]) -> list[str]:
+    """At most MOST_UNCHANGED of the keys, from the first to the last."""
+    count = min(MOST_UNCHANGED, len(keys))
     return [keys[i * (len(keys) - 1) // max(count - 1, 1)] for i in range(count)]

@@ -62,7 +62,7 @@ class Rule:
     metrics:       the metrics that decide the exit code; None: GATING of the device.
     only:          globs of the cells to compare; "!" in front excludes.
     any_config:    whether runs of different configurations are compared in the cells that they share.
-    controls:      globs of cells whose code is the same on both sides: they decide nothing but whether the machine was
+    unchanged:     globs of cells whose code is the same on both sides: they decide nothing but whether the machine was
                    steady.
     """
 
@@ -73,7 +73,7 @@ class Rule:
     metrics: tuple[str, ...] | None = None
     only: tuple[str, ...] = ()
     any_config: bool = False
-    controls: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
 
 
 #: For --preset. strict: every change that can be told; pr: the default; nightly: what a service would notice.
@@ -225,14 +225,14 @@ class Comparison:
 
     @property
     def gating_cells(self) -> list[CellComparison]:
-        return [cell for cell in self.cells if cell.metric in self.gating and not self._is_control(cell)]
+        return [cell for cell in self.cells if cell.metric in self.gating and not self._is_unchanged(cell)]
 
     @property
-    def control_cells(self) -> list[CellComparison]:
-        return [cell for cell in self.cells if cell.metric in self.gating and self._is_control(cell)]
+    def unchanged_cells(self) -> list[CellComparison]:
+        return [cell for cell in self.cells if cell.metric in self.gating and self._is_unchanged(cell)]
 
-    def _is_control(self, cell: CellComparison) -> bool:
-        return any(fnmatchcase(cell.key, pattern) for pattern in self.rule.controls)
+    def _is_unchanged(self, cell: CellComparison) -> bool:
+        return any(fnmatchcase(cell.key, pattern) for pattern in self.rule.unchanged)
 
     @property
     def failing(self) -> list[CellComparison]:
@@ -304,7 +304,7 @@ class Comparison:
                 f"{counted(len(self.untimed), 'cell')} timed in base {'is' if len(self.untimed) == 1 else 'are'} "
                 "not timed in head"
             )
-        changed = [cell for cell in self.control_cells if cell.verdict in ("slower", "faster")]
+        changed = [cell for cell in self.unchanged_cells if cell.verdict in ("slower", "faster")]
         if moved := [cell for cell in changed if not cell.below_min_change]:
             named = ", ".join(cell.key for cell in moved)
             sentences.append(f"the machine was not steady: the same code was slower or faster in head in {named}")
@@ -342,8 +342,8 @@ class Comparison:
         return [*warnings, *known_failure_warnings(cells)]
 
     def counts(self, *metrics: str) -> Counter[Verdict]:
-        """Verdicts of these metrics, without the controls."""
-        return Counter(cell.verdict for cell in self.cells if cell.metric in metrics and not self._is_control(cell))
+        """Verdicts of these metrics, without cells of unchanged code."""
+        return Counter(cell.verdict for cell in self.cells if cell.metric in metrics and not self._is_unchanged(cell))
 
 
 def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Comparison:
@@ -362,7 +362,7 @@ def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Co
     listed = differences(base[0], head[0], "listed")
     result = Comparison(base, head, rule, gating, listed, _machines(base, head))
     _judge(result, _join(result))
-    if not (result.gating_cells or result.control_cells or result.broken):
+    if not (result.gating_cells or result.unchanged_cells or result.broken):
         raise CompareError(
             f"{base[0].path} and {head[0].path} have no cell in common that both time by {', '.join(gating)}"
             + (f" and that matches {' '.join(rule.only)}" if rule.only else "")

@@ -152,11 +152,11 @@ def notes(comparison: Comparison) -> list[str]:
     sentences = []
     if comparison.machines.why:
         sentences.append(comparison.machines.why)
-    if controls := comparison.control_cells:
-        changes = sorted(cell.ratio.median for cell in controls)
+    if unchanged := comparison.unchanged_cells:
+        changes = sorted(cell.ratio.median for cell in unchanged)
         sentences.append(
-            f"{counted(len(controls), 'control')}, cells whose code is the same on both sides, changed by "
-            f"{percent(changes[0])} to {percent(changes[-1])} %; they decide nothing."
+            f"{counted(len(unchanged), 'cell')} of unchanged code moved by {percent(changes[0])} to "
+            f"{percent(changes[-1])} %; they decide nothing."
         )
     blind = [cell for cell in comparison.gating_cells if cell.noisy and cell.power < POWER and cell.verdict == "unsure"]
     if blind and not comparison.too_few:
@@ -193,7 +193,7 @@ def command(comparison: Comparison) -> str:
     if comparison.gating != GATING[comparison.base[0].header.environment.device]:
         parts += [word for metric in comparison.gating for word in ("--metric", metric)]
     parts += [word for glob in rule.only for word in ("--only", glob)]
-    parts += [word for glob in rule.controls for word in ("--control", glob)]
+    parts += [word for glob in rule.unchanged for word in ("--unchanged", glob)]
     parts += ["--any-config"] if rule.any_config else []
     return shlex.join(parts)
 

@@ -1,6 +1,6 @@
 """`bench.py gate`: two revisions measured in turns, in fresh processes, until the comparison is sure.
 
-Cells whose code is the same in both revisions are left out, but for a few controls, which show that the machine is
+Cells whose code is the same in both revisions are left out, but for a few, which show that the machine is
 steady. First one process of each revision verifies and audits the cells; both run at the same time, and their times are
 not used. Of the same code twice, one does. The others time what passed in it (``run --brief``), whose proofs they find
 in the cache (harness/session/proofs.py), one at a time and in turns (base head, head base, ...), so that a drift of the
@@ -58,7 +58,7 @@ from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.timing.gpus import choose_gpus
 from spec_decode_bench.harness.wording import counted, printable, program
-from spec_decode_bench.regression.changed_cells import changed_cells, controls
+from spec_decode_bench.regression.changed_cells import changed_cells, some_of
 from spec_decode_bench.regression.comparing import rule_of
 from spec_decode_bench.regression.comparison import CompareError, Comparison, Rule, Transition, compare
 from spec_decode_bench.regression.gate_upstream import Upstream, discard, first_on_path, python_path, sides_of
@@ -92,7 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     only:     globs of its cells. flags: of every process, beside cells and folder.
     variants: files of --variants, as the processes get them.
-    cells:    side -> globs of the cells that changed, and of controls; empty where all are measured.
+    cells:    side -> globs of the cells that changed, and of some others; empty where all are measured.
     upstream: where the sides differ in a package; the suite of both is that of head.
     reverify: whether proofs of earlier runs count for nothing.
     gpus:     two entries for CUDA_VISIBLE_DEVICES, or none.
@@ -141,7 +141,7 @@ class Gate:
     """Measures both sides into a folder, and compares them.
 
     config:  content of the configuration of a new gate; None for one that goes on.
-    steady:  of a new gate, ids of the variants that may be controls; None where all cells are measured.
+    steady:  of a new gate, ids of the variants whose unchanged cells may be measured; None where all are.
     seconds: how long each compared process, or pair on two GPUs, took, in this call.
     _plans:  side -> keys of its cells, of a gate that begins.
     _held:   the next processes, which have loaded and wait for their turn.
@@ -212,7 +212,7 @@ class Gate:
         return checked_out(self.settings.revisions, self.folder)
 
     def _leave_out_what_is_the_same(self, suites: dict[str, Path]) -> bool:
-        """Keep the cells that differ, and some controls. False where none differs."""
+        """Keep the cells that differ, and some others. False where none differs."""
         upstream = self.settings.upstream
         if self.settings.same_code or (upstream is not None and not upstream.changed):
             return False
@@ -229,13 +229,14 @@ class Gate:
         else:
             changed = changed_cells(keys, suites[BASE], suites[HEAD], variants, map(Path, named))
         same = [key for key in keys if key not in set(changed)]
-        kept = controls([key for key in same if "/".join(split_key(key)[:2]) in self.steady])
+        kept = some_of([key for key in same if "/".join(split_key(key)[:2]) in self.steady])
         wanted = {*changed, *kept}
         cells = {side: tuple(glob.escape(key) for key in plan if key in wanted) for side, plan in plans.items()}
         if changed and same and all(cells.values()):
-            rule = replace(self.settings.rule, controls=tuple(map(glob.escape, kept)))
+            rule = replace(self.settings.rule, unchanged=tuple(map(glob.escape, kept)))
             self.settings = structs.replace(self.settings, cells=cells, rule=rule)
-            self._say(f"{len(changed)} of {counted(len(keys), 'cell')} changed; controls: {len(kept)}")
+            beside = counted(len(kept), "cell")
+            self._say(f"{len(changed)} of {counted(len(keys), 'cell')} changed; beside them {beside} of unchanged code")
         return bool(changed)
 
     def _planned(self, suite: Path) -> list[str] | None:
@@ -255,7 +256,7 @@ class Gate:
                 undecided = sorted({cell.key for cell in comparison.undecided})
                 if comparison.exit_code != UNSURE or not undecided:
                     return
-                only = [*undecided, *(cell.key for cell in comparison.control_cells)]
+                only = [*undecided, *(cell.key for cell in comparison.unchanged_cells)]
             if self._is_measured(pair):
                 continue
             if self.seconds and time.monotonic() + (1 if self.settings.gpus else 2) * self.seconds[-1] > end:

@@ -72,11 +72,6 @@ def test_it_takes_one_top_level_name(wheel):
     assert names == {SUITE, f"spec_decode_metadata_bench-{__version__}.dist-info"}
 
 
-def test_it_says_its_version(installed, tmp_path):
-    done = run(command_of(installed, "--version"), tmp_path, installed)
-    assert done == (0, f"spec-decode-bench {__version__}\n", "")
-
-
 def test_no_file_of_the_packages_is_missing(installed):
     kinds = (".py", ".cu", ".cuh", ".j2", ".yaml", ".json", ".capture")
     files = {p.relative_to(ROOT) for part in FOLDERS for p in (ROOT / part).rglob("*") if p.suffix in kinds}

@@ -102,15 +102,6 @@ def ours(path: Path) -> set[str]:
     return {ours_of(name) for name in imports(path) if name.startswith(f"{SUITE}.")}
 
 
-def test_the_walk_sees_what_it_is_meant_to_see():
-    """An import of torch, one that is reached through other modules, one inside a function, one named in a string."""
-    assert "torch" in imports(Path("harness/verify/fixture.py"))
-    assert chain_to_torch(Path("cli/verification.py"), set())
-    assert "cli" in ours(Path("bench.py"))
-    assert "torch" not in imports(Path("harness/contract.py"))  # there it stands under TYPE_CHECKING
-    assert len(MODULES) > 30
-
-
 # --- torch ------------------------------------------------------------------------------------------------------------
 
 #: They plan, read, compare and draw: all that must work where torch is missing or slow to load. Names of folders and of
@@ -123,23 +114,6 @@ WITHOUT_TORCH = [
     for path in MODULES
     if (WORDS & set(path.with_suffix("").parts) and "commands" not in path.parts) or str(path) in OTHERS
 ]
-
-
-def chain_to_torch(path: Path, seen: set[Path]) -> list[str] | None:
-    """How a module gets at torch through imports of this suite; None where it does not."""
-    seen.add(path)
-    for name in sorted(imports(path)):
-        if top(name) in ("torch", "triton"):
-            return [str(path), name]
-    for imported in filter(None, map(file_of, sorted(ours(path)))):
-        if imported not in seen and (rest := chain_to_torch(imported, seen)):
-            return [str(path), *rest]
-    return None
-
-
-def test_planning_reading_and_drawing_never_import_torch():
-    chains = [chain for path in WITHOUT_TORCH if (chain := chain_to_torch(path, set()))]
-    assert not chains, [" imports ".join(chain) for chain in chains]
 
 
 def test_planning_reading_and_drawing_run_without_torch():
@@ -242,17 +216,3 @@ def test_the_harness_knows_no_operator_by_name():
     assert {"decode_native", "decode_flatten"} <= set(OPERATORS)
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in HARNESS}
     assert [(str(path), name) for path, text in texts.items() for name in OPERATORS if name in text] == []
-
-
-def test_names_say_what_is_inside():
-    words = lambda path: {word for part in path.with_suffix("").parts for word in part.strip("_").split("_")}  # noqa: E731
-    vague = {"utils", "util", "manager", "impl", "helpers", "misc", "common"}
-    assert [str(path) for path in SOURCES if words(path) & vague] == []
-
-
-def test_lines_of_cuda_sources_fit_the_page():
-    """As ruff has it for Python."""
-    files = sorted((ROOT / "kernels").glob("**/*.cu*"))
-    lines = [(path, n, line) for path in files for n, line in enumerate(path.read_text().splitlines(), 1)]
-    assert files
-    assert [f"{path.relative_to(ROOT)}:{n}" for path, n, line in lines if len(line) > 120] == []

@@ -18,15 +18,18 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton.testing
 
 from spec_decode_bench.harness.analysis.stats import slopes
+from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown_rows, number_column
 from spec_decode_bench.harness.timing.calibrate import Kernels
 from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 from spec_decode_bench.harness.timing.environment import describe
 from spec_decode_bench.harness.timing.rounds import PlacedLaunch
+from spec_decode_bench.harness.wording import signed
 
 ROUNDS = 20
 COPIES = (1, 2, 4, 8, 16)
@@ -94,6 +97,21 @@ def measure() -> tuple[list[float], dict[str, list[float]]]:
     return true_us, by_timer
 
 
+def documented(found: dict[str, Any]) -> list[str]:
+    """What --json wrote, as a table in Markdown with the versions below it."""
+    rows = []
+    for name, measured_us in found["measured_us"].items():
+        constant, residuals = constant_and_residuals(found["true_us"], measured_us)
+        worst = f"{signed(1000 * max(residuals, key=abs), '.0f')} ns"
+        rows.append(
+            (Entry(name, style="code"), *map(Entry, (*(f"{us:.3f}" for us in (*measured_us, constant)), worst)))
+        )
+    heads = (*(f"{us:.3f}" for us in found["true_us"]), "constant", "largest residual")
+    table = Table("", (Column("timer"), *map(number_column, heads)), tuple(rows))
+    versions = f"{found['gpu']}, driver {found['driver']}, torch {found['torch']}, Triton {found['triton']}."
+    return [*markdown_rows(table), "", versions]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("python -m tools.compare_timers", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the times to this file")
@@ -103,21 +121,11 @@ def main() -> None:
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
     true_us, by_timer = measure()
-    print(f"{'true us':>34}", *(f"{us:9.3f}" for us in true_us), f"{'constant':>9} {'largest residual ns':>20}")
-    for name, measured_us in by_timer.items():
-        constant, residuals = constant_and_residuals(true_us, measured_us)
-        times = (f"{us:9.3f}" for us in measured_us)
-        print(f"{name:>34}", *times, f"{constant:9.3f} {max(residuals, key=abs) * 1e3:20.0f}")
+    environment = describe("cuda")
+    record = {name: getattr(environment, name) for name in ("gpu", "driver", "torch", "triton")}
+    record |= {"true_us": true_us, "measured_us": by_timer}
+    print("\n".join(documented(record)))
     if options.json:
-        environment = describe("cuda")
-        record = {
-            "gpu": environment.gpu,
-            "driver": environment.driver,
-            "torch": environment.torch,
-            "triton": environment.triton,
-            "true_us": true_us,
-            "measured_us": by_timer,
-        }
         options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

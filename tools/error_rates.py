@@ -440,6 +440,55 @@ def by_processes(document: dict) -> list[tuple[str, dict]]:
 KINDS = ("recorded", "blocks", "gate")
 
 
+#: Rule -> what the documents call it.
+RULES = {
+    "suite": "**this suite**",
+    "bootstrap": "bootstrap of one process a side, 2 % and 0.1 µs",
+    "mann_whitney": "Mann-Whitney at 0.05",
+    "criterion": "as Criterion.rs",
+    "best_of_five": "best of five, ±5 %",
+    "nvbench": "as nvbench-compare, robust",
+}
+
+
+def documented(document: dict, name: str) -> list[str]:
+    """One of the tables of docs/comparison.md, from what --json wrote; ``name``: rules, processes, models."""
+    rows, found_heads = document["rows"], [f"+{100 * share:g} % found, %" for share in INJECTED]
+
+    def mean(of: Sequence[dict], key: str, digits: int = 1) -> str:
+        return f"{100 * np.mean([row[key] for row in of]):.{digits}f}"
+
+    def found(of: Sequence[dict]) -> list[str]:
+        return [mean(of, f"found_{100 * share:g}", 0) for share in INJECTED]
+
+    def of_rule(rule: str, kind: str) -> list[dict]:
+        usual = LOOKS_AT.get(rule, USUAL)
+        return [row for row in rows if (row["rule"], row["kind"], row["processes"]) == (rule, kind, usual)]
+
+    if name == "rules":
+        heads = ["rule", "unchanged: fails, %", "unchanged: passes, %", *found_heads]
+        of_rules = {text: of_rule(rule, "recorded") for rule, text in RULES.items()}
+        lines = [[text, mean(of, "exit_1"), mean(of, "exit_0"), *found(of)] for text, of in of_rules.items()]
+    elif name == "processes":
+        heads = ["machine, processes", "unchanged: exit 1, %", "exit 0, %", "exit 3, %", *found_heads]
+        lines = [
+            [machine, *(mean([row], f"exit_{code}") for code in (1, 0, 3)), *found([row])]
+            for machine, row in by_processes(document)
+        ]
+    else:
+        heads = ["fails unchanged, % · +5 % found, %", *(model.name for model in MODELS)]
+        lines = [
+            [text] + [f"{mean([row], 'exit_1')} · {mean([row], 'found_5', 0)}" for row in of_rule(rule, "model")]
+            for rule, text in RULES.items()
+        ]
+    below = []
+    for machine, one in document["machines"].items() if name == "processes" else ():
+        differ = f"{100 * one['median_sd']:.2f} % in the median cell, {100 * one['greatest_sd']:.2f} % in the worst"
+        below += ["", f"{machine}: {one['processes']} processes of {one['cells']} cells, which differ by {differ}."]
+    rule = ["---", *["---:"] * (len(heads) - 1)]
+    return [*(f"| {' | '.join(line)} |" for line in (heads, rule, *lines)), *below]
+
+
 #: Rule -> its name in the plot, and its colour (Okabe and Ito).
 DRAWN = {
     "suite": ("this suite", "#0072B2"),

@@ -50,7 +50,10 @@ from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
 from spec_decode_bench.harness.records.endings import seen
 from spec_decode_bench.harness.records.file import is_empty_record, read_record
 from spec_decode_bench.harness.records.schema import CheckLine, Code, Place
-from spec_decode_bench.harness.report.console import make_console, print_rows, progress_bar
+from spec_decode_bench.harness.report import table as tables
+from spec_decode_bench.harness.report.console import make_console, print_rows, print_tables, progress_bar
+from spec_decode_bench.harness.report.escape import as_text
+from spec_decode_bench.harness.report.table import Column, Entry, markdown_rows, number_column
 from spec_decode_bench.harness.wording import did_you_mean
 
 ROOT = Path(__file__).parent.parent
@@ -317,18 +320,37 @@ def tally(lines: Iterable[Mapping[str, Any]]) -> Counter[str]:
     return counts
 
 
-def print_table(console: Console, lines: Sequence[Mapping[str, Any]]) -> None:
-    """operators x (mutants, killed by each part of verify, survived, not tried, equivalent, in need of a GPU)."""
+#: How a mutant may end -> the head of its column.
+ENDS = {"edge case": "edge cases", "array": "array", "random": "random", "sweep": "sweep", "no_crash": "crash"}
+ENDS |= {name: name for name in ("survived", "equivalent", "not tried", "needs a GPU")}
 
-    def row(name: str, counts: Counter[str]) -> list[str]:
-        killed = [counts[part] for part in PARTS]
-        others = [counts[outcome] for outcome in ("survived", "not tried", "equivalent")]
-        return [name, *map(str, (sum(killed) + sum(others), sum(killed), *killed, *others, counts["needs a GPU"]))]
 
-    operators = dict.fromkeys(line["operator"] for line in lines)
-    rows = [row(name, tally(line for line in lines if line["operator"] == name)) for name in operators]
-    head = ("operator", "mutants", "killed", *(f"by {part}" for part in KILLERS), "by a crash", "survived", "not tried")
-    print_rows(console, (*head, "equivalent", "needs a GPU"), [*rows, row("all", tally(lines))])
+def table(lines: Sequence[Mapping[str, Any]]) -> tables.Table:
+    """operators x (mutants, how many ended in each way that occurs)."""
+    counts = tally(lines)
+    ends = [end for end in ENDS if counts[end] or end in ("survived", "equivalent")]
+    groups = {
+        name: [line for line in lines if line["operator"] == name]
+        for name in sorted({line["operator"] for line in lines})
+    }
+    rows = []
+    for name, group in [*groups.items(), ("all", lines)]:
+        of_group = tally(group)
+        numbers = (Entry(str(number)) for number in (len(group), *(of_group[end] for end in ends)))
+        rows.append((Entry(name, style="code" if name in groups else ""), *numbers))
+    return tables.Table("", (Column("operator"), *map(number_column, ("mutants", *map(ENDS.get, ends)))), tuple(rows))
+
+
+def documented(results: Mapping[str, Any]) -> list[str]:
+    """What --out wrote, as Markdown, with the survivors."""
+    tried = results["mutants"]
+    left_out = f"{results['machine']}, seed {results['seed']}. Listed and not tried: {len(all_cases()) - len(tried)}."
+    survivors = [
+        f"* `{one['operator']}/{one['variant']}`: {as_text(one['breaks'])}"
+        for one in tried
+        if one["outcome"] == "survived" and one["expected"] != "equivalent"
+    ]
+    return [*markdown_rows(table(tried)), "", left_out, *(["", "Survivors:", "", *survivors] if survivors else [])]
 
 
 def print_unexpected(console: Console, cases: Sequence[Case], results: Sequence[Result]) -> None:
@@ -461,7 +483,7 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
         if out is not None:
             write(out, machine, options.seed, lines)
     console.print(Text(f"{machine}, seed {options.seed}, {time.monotonic() - began:.0f} s"))
-    print_table(console, list(lines.values()))
+    print_tables(console, [table(list(lines.values()))])
     print_unexpected(console, cases, results)
     if unfit:
         whys = (f"{name} does not pass as it is: {one.where!r}: {one.message}" for name, one in unfit.items())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from spec_decode_bench.harness import interpreter
@@ -26,6 +27,15 @@ def counts_of(operator: Operator, array: CoveringArray) -> dict[str, int]:
     search = PointSearch(operator, MOST_BYTES)
     mebibytes = sum(map(search.nbytes, array.points)) >> 20
     return {"points": len(array.points), "pairs": len(array.legal), "MiB": mebibytes}
+
+
+def documented(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """docs/pairs.json as a table in Markdown."""
+    columns = ("points", "pairs", "MiB")
+    rows = [(f"`{name}`", *(one[key] for key in columns)) for name, one in counts.items()]
+    rows.append(("all", *(sum(one[key] for one in counts.values()) for key in columns)))
+    lines = [f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |" for name, *numbers in rows]
+    return [f"| operator | {' | '.join(columns)} |", "| --- | ---: | ---: | ---: |", *lines]
 
 
 def main(names: list[str]) -> int:

@@ -13,8 +13,10 @@ plot $H200/decode_loop_mamba.jsonl $H100/decode_loop_mamba.jsonl --out $PLOTS/de
 plot $H200/decode_loop_whole_step.jsonl --out $PLOTS/decode_loop_whole_step
 plot $H200/full.jsonl $H100/full.jsonl --by gpu --out $PLOTS/by_gpu --only "decode_*/*_fused/*" \
     --only "paged_mqa_schedule/*_fused/*" --only "decode_step/cuda_sequence/*"
-# every GPU
-plot $H200/full.jsonl results/reference/!(nvidia-h200)/full.jsonl --by gpu --out $PLOTS/full
+# every GPU; k_quant_gather at the point of the README's table, which the engines' run has
+plot {$H200,results/reference/!(nvidia-h200)}/{full,upstream}.jsonl --by gpu --out $PLOTS/full \
+    --only "!k_quant_gather/*seq_lens=ragged*" --only "!*lognormal(1024;1)*" \
+    --only "!*/vllm_*" --only "!*/deep_gemm" --only "!*/sglang_*" --only "!*/flash_mla*"
 plot $H100/profiles/nsys --out $PLOTS/profile
 git clean -qf $PLOTS # pictures that no document shows
 python -m tools.splice

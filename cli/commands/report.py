@@ -9,8 +9,12 @@ from spec_decode_bench.harness.command import flags
 from spec_decode_bench.harness.command.handling import loading
 
 NAME = "report"
-HELP = "the tables of a record; of several, GPU models side by side"
-EXAMPLES = ("report results/mtp3", "report h200/full.jsonl h100/full.jsonl")
+HELP = "the tables of a record; of several, GPU models or decode loops side by side"
+EXAMPLES = (
+    "report results/mtp3",
+    "report h200/full.jsonl h100/full.jsonl",
+    "report h200/full.jsonl h200/upstream.jsonl --point 'batch_size=128,context_len=uniform(4096;8192)'",
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +24,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         choices=("gpu_us", "host_us", "eager_us"),
         default="gpu_us",
         help="the metric that GPUs are compared by (default gpu_us)",
+    )
+    parser.add_argument(
+        "--point",
+        metavar="GLOB",
+        help="a row for each operator and point that matches, 'batch_size=128,*': the fastest kernel of an engine, the "
+        "fastest PyTorch variant, and the fused kernels",
     )
     flags.add_only(parser)
     flags.add_by(parser)
@@ -33,25 +43,35 @@ def run(options: argparse.Namespace) -> int:
 
         from spec_decode_bench.cli.run_report import print_run
         from spec_decode_bench.harness.analysis.across_gpus import across_gpus
+        from spec_decode_bench.harness.analysis.code_changes import code_changes, timed_variants
         from spec_decode_bench.harness.command.planning import writing_to
         from spec_decode_bench.harness.command.reading import chosen_runs
         from spec_decode_bench.harness.exit_codes import OK
         from spec_decode_bench.harness.records.differences import check_sweeps
+        from spec_decode_bench.harness.registry import section_of
         from spec_decode_bench.harness.report.across_gpus import operator_tables, summary_table
         from spec_decode_bench.harness.report.console import make_console, print_tables
+        from spec_decode_bench.harness.report.overview import overview_table, rows_at
         from spec_decode_bench.harness.report.table import markdown
         from spec_decode_bench.harness.wording import counted
         from spec_decode_bench.plots import draw_all
 
     runs = chosen_runs(options.runs, options.only)
     console = make_console()
-    if len(runs) == 1:
+    if options.point is not None:
+        check_sweeps(runs, "report --point")
+        print_tables(console, tables := [overview_table(rows_at(runs, options.point))])
+    elif len(runs) == 1:
         tables = print_run(console, runs[0])
+    elif (section := section_of(runs[0])) and all(section_of(run) is section for run in runs):
+        tables = section.show(console, runs)
     else:
         check_sweeps(runs, "report of several records")
         across = across_gpus(runs, options.metric)
         tables = [summary_table(across), *operator_tables(across)]
         print_tables(console, tables[:1])
+    for sentence in code_changes(one for run in runs for one in timed_variants(run)):
+        console.print(Text(sentence, style="dim"))
     with writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / "report.md"

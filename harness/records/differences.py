@@ -26,6 +26,16 @@ REFUSED: dict[str, Set[str]] = {
     "one_record": _ONE_RECORD,
     "merge": {*_ONE_RECORD, "name", "seed", "config", "sources"},
 }
+#: The same in words.
+USES = {
+    "compare": "are compared",
+    "any_config": "are compared with `--any-config`",
+    "side": "are one side of a comparison",
+    "history": "make one `history`",
+    "state": "share a place on its time axis; else they get two",
+    "merge": "are merged as shards",
+    "one_record": "come from the GPUs of one run, or from a run and its `--resume`",
+}
 #: What is told where it differs: beside a comparison, all but what it shows elsewhere or refuses, and what varies from
 #: process to process; in a history, what begins another state.
 NOTED: dict[str, Set[str]] = {

@@ -9,7 +9,7 @@ from spec_decode_bench.harness.wording import printable
 #: What is markup wherever it stands: code, emphasis, strike-through, links, HTML, entities, cells, formulas.
 _MARKUP = re.compile(r"[\\`*~\[<|$]|&(?=[#\w])|(?<![^\W_])_|_(?![^\W_])")
 #: What begins a heading, a list, a quotation or an underline at the start of a line.
-_AT_START = re.compile(r"^(?:[-+=>]|#(?!\w)|\d+(?=[.)]))")
+_AT_START = re.compile(r"^(?:[=>]|[-+](?=\s|$)|-(?=-)|#(?!\w)|\d+(?=[.)](?:\s|$)))")
 #: What GitHub turns into a link although it is no markup, in two halves: mentions, numbers of issues, addresses.
 _LINKED = re.compile(r"(@|#|\bGH-)(?=\w)|(:)(?=//)|(\bwww)(?=\.)", re.IGNORECASE)
 

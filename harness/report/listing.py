@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
@@ -15,9 +18,12 @@ from spec_decode_bench.harness.config.captured import CapturedPoint, points_of, 
 from spec_decode_bench.harness.config.load import measuring
 from spec_decode_bench.harness.contract import Axis, Operator, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.import_by_content import SUITE
 from spec_decode_bench.harness.records.endings import of_reason
 from spec_decode_bench.harness.records.schema import label_parts
 from spec_decode_bench.harness.report.console import print_checks, print_rows
+from spec_decode_bench.harness.report.escape import as_code, as_text
+from spec_decode_bench.harness.tensors import Dimension, Tensors, tensors
 from spec_decode_bench.harness.wording import counted
 
 #: Column for the checks that no variant can waive.
@@ -101,6 +107,78 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     rows = ((c.name, "yes" if c.waivable else "no", c.tested, c.meaning) for c in CHECKS)
     print_rows(console, ("check", "waivable", "tested", "meaning"), rows)
     _print_broken(console, catalog)
+
+
+def listed_markdown(catalog: Catalog, operator: Operator, module: ModuleType) -> list[str]:
+    """What it computes, its tensors, its variants, and the bugs kept as defects. module: that defines it."""
+    specification = inspect.getdoc(module) or ""
+    summary = _prose(operator.summary)
+    lines = [f"## {operator.name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
+    for paragraph in specification.split("\n\n")[1:]:
+        lines += [paragraph if paragraph.startswith("    ") else _prose(paragraph), ""]
+    lines += [f"<details><summary>Tensors of {operator.name}</summary>", "", "| tensor |  |  |", "| --- | --- | --- |"]
+    lines += [*_tensors(operator, module), "", "</details>", ""]
+    variants = [one for one in catalog.of(operator.name) if not one.is_upstream]
+    lines += [f"<details><summary>Variants of {operator.name}, and bugs kept as defects</summary>", ""]
+    lines += ["| variant |  |", "| --- | --- |"]
+    lines += [f"| `{one.name}` | {_prose(one.doc)} |" for one in variants if one.defect is None]
+    lines += ["", *(f"* {_prose(one.defect)}" for one in variants if one.defect is not None)]
+    folders = (f"[{name}](../{name}/{operator.name})" for name in ("baselines", "kernels"))
+    return [*lines, "", f"Code: {', '.join(folders)}.", "", "</details>", ""]
+
+
+def _tensors(operator: Operator, module: ModuleType) -> list[str]:
+    """Rows of a table: name as kernels have it, dtype and dimensions, what else is declared of it."""
+    rows, parts = [], getattr(module, "PARTS", None)
+    of_parts = [_comments(part.operator.outputs) for part in parts.parts] if parts else []
+    for bundle, kind in (("x", operator.inputs), ("out", operator.outputs)):
+        comments = dict(item for one in (*of_parts, _comments(kind)) for item in one.items())
+        for spec in tensors(kind).values():
+            special, dims = spec.special, [_dimension(one) for one in spec.typed.dims]
+            condition = special.where.__name__
+            notes = [
+                "on the CPU" if special.host and not special.uva else "",
+                "in pinned memory of the host" if special.uva else "",
+                "rows may lie apart" if special.strided else "",
+                f"view of `{special.buffer}`" if special.buffer else "",
+                f"consumers read `[{', '.join(f':{_dimension(one)}' for one in special.read)}]`"
+                if special.read
+                else "",
+                f"only where `{condition.strip('_')}`" if condition != "<lambda>" else "",
+                _prose(comments.get(spec.name, "")),
+            ]
+            shape = f"{spec.dtype.name} `[{', '.join(dims)}]`"
+            rows.append(f"| `{bundle}.{spec.name}` | {shape} | {'; '.join(filter(None, notes))} |")
+    return rows
+
+
+def _dimension(dimension: Dimension) -> str:
+    return dimension.__name__.strip("_") if callable(dimension) else str(dimension)
+
+
+def _comments(kind: type[Tensors]) -> dict[str, str]:
+    """Field -> the comment behind or above its declaration."""
+    found = {}
+    for cls in (
+        cls for cls in reversed(kind.__mro__) if issubclass(cls, Tensors) and "<locals>" not in cls.__qualname__
+    ):
+        text = inspect.getsource(cls) if cls.__module__.startswith(f"{SUITE}.baselines") else ""
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                behind, above = (
+                    lines[node.end_lineno - 1][node.end_col_offset :].strip(),
+                    lines[node.lineno - 2].strip(),
+                )
+                found[node.target.id] = (behind or (above if above.startswith("#") else "")).lstrip("# ")
+    return found
+
+
+def _prose(paragraph: str) -> str:
+    """A paragraph of a docstring, ``code`` in it, as Markdown."""
+    parts = re.split(r"( ?)``(.+?)``( ?)", " ".join(paragraph.split()))  # text, space, code, space, text, ...
+    kinds = (as_text, str, as_code, str)
+    return "".join(kinds[i % 4](part) for i, part in enumerate(parts))
 
 
 def listed_capture(console: Console, catalog: Catalog, file: str) -> None:

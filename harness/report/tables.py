@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spec_decode_bench.harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
@@ -145,7 +145,7 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     for point, row in grid.items() if variants else ():
         of_row, fastest = times[point], _fastest(times[point])
         entries = [_time_entry(row.get(name), of_row, name == fastest, footnotes, doubted) for name in variants]
-        entries += [_copy_bound_entry(run, row)] if bound else []
+        entries += [copy_bound_entry(run, row.values())] if bound else []
         rows.append((labels[point], entries))
 
     below = any(entry.below for _, entries in rows for entry in entries)
@@ -221,16 +221,27 @@ def _time_entry(
     time, faster = times[cell.variant], ""
     if _rated(cell.variant, cell.baseline, times):
         faster = f"{NBSP}{ratio(times[cell.baseline].median / time.median)}"
+    text = f"{significant(time.median)}{faster}{marks(cell, best, doubted)}"
+    return Entry(text, host_and_launches(cell), "best" if best else "")
+
+
+def marks(cell: Cell, best: bool, doubted: Container[str]) -> str:
+    """Behind a GPU time: fastest, doubted, throttled, with known failures. doubted: keys of cells."""
+    known = KNOWN_FAILURES * bool(cell.known_failures)
+    return "*" * best + "?" * (cell.key in doubted) + "!" * bool(cell.metrics.disturbed) + known
+
+
+def host_and_launches(cell: Cell) -> str:
+    """``8.99 · 1``."""
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
-    marks = "*" * best + "?" * (cell.key in doubted) + "!" * bool(cell.metrics.disturbed)
-    marks += KNOWN_FAILURES * bool(cell.known_failures)
-    return Entry(f"{significant(time.median)}{faster}{marks}", NBSP.join(second), "best" if best else "")
+    return NBSP.join(second)
 
 
-def _copy_bound_entry(run: Run, row: Mapping[str, Cell]) -> Entry:
-    known = next((cell for cell in row.values() if cell.metrics is not None), None)
+def copy_bound_entry(run: Run, cells: Iterable[Cell]) -> Entry:
+    """Of the cells of a point: as many bytes, copied."""
+    known = next((cell for cell in cells if cell.metrics is not None), None)
     calibration = run.calibration_of(known) if known is not None else None
     if calibration is None:
         return NOTHING

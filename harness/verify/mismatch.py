@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import starmap
 from operator import lt, mul
+from typing import Any
 
 import torch
 from torch import Tensor

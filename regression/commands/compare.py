@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--any-config", action="store_true", help="allow different configurations; compare the cells that both have"
     )
     parser.add_argument(
-        "--control",
+        "--unchanged",
         action="append",
         default=[],
         metavar="GLOB",
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.regression.comparing import publish, rule_of
         from spec_decode_bench.regression.comparison import compare, compare_variants, identity
 
-    rule = replace(rule_of(options), any_config=options.any_config, controls=tuple(options.control))
+    rule = replace(rule_of(options), any_config=options.any_config, unchanged=tuple(options.unchanged))
     with saying("reading the records"):
         base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
     check_sweeps([*base, *head], "compare")

@@ -64,6 +64,8 @@ def _range(series: Series) -> float:
 def _title(history: History, shown: list[Series]) -> str:
     time = {"gpu_us": "GPU time", "cpu_us": "CPU wall time"}.get(history.metric, history.metric)
     of = len(history.changed)
+    if history.blind:
+        return f"{time} of a call over commits, µs: too few records to tell a change from noise"
     if not of:
         return f"{time} of a call over commits, µs: no change found"
     which = f"the {len(shown)} most changed of {of} cells" if of > len(shown) else "the cells that changed"

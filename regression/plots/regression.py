@@ -161,8 +161,8 @@ def _that_fit(cells: Sequence[CellComparison], means: Sequence[Line], several: b
 
 
 def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
-    """Operators by their most urgent cell, and their cells likewise. Axis values that all cells of an operator share
-    are in its heading. several: whether labels name the metric.
+    """Operators by their most urgent cell, and their cells likewise. A row names the batch size and what is not as in
+    most rows of its operator; the heading names that. several: whether labels name the metric.
     """
     operators: dict[str, list[CellComparison]] = {}
     for cell in sorted(cells, key=_urgency):
@@ -172,8 +172,12 @@ def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
         named = dict.fromkeys(axis for cell in members for axis in label_parts(cell.point))
         texts = [axis_texts(cell.point, cell.axes) or label_parts(cell.point) for cell in members]
         parts = [[f"{axis}={one[axis]}" for axis in named if axis in one] for one in texts]
-        shared = [part for part in parts[0] if all(part in others for others in parts)]
-        lines.append(Line("\n".join(filter(None, [operator, _wrapped(", ".join(shared))]))))
+        usual = [Counter(one[axis] for one in texts if axis in one).most_common(1)[0][0] for axis in named]
+        varies = "batch_size" in named and len({one.get("batch_size") for one in texts}) > 1
+        shared = [f"{axis}={value}" for axis, value in zip(named, usual, strict=True)]
+        shared = [part for part in shared if not (varies and part.startswith("batch_size="))]
+        otherwise = "unless a row says otherwise: " if any(part not in own for own in parts for part in shared) else ""
+        lines.append(Line("\n".join(filter(None, [operator, _wrapped(otherwise + ", ".join(shared))]))))
         for cell, own in zip(members, parts, strict=True):
             values = ", ".join(part for part in own if part not in shared)
             words = filter(None, [cell.variant, cell.metric if several else "", values])

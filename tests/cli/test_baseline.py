@@ -32,16 +32,6 @@ def test_ratios_refer_to_it():
         with_baseline([recorded], "flat_veiw")
 
 
-def test_one_that_is_not_timed_is_named():
-    def table(out, *flags):
-        assert bench.main(["one.yaml", "--device", "cpu", "--out", out, "--no-plots", *flags]) == 0
-        return Path(out, "table.md").read_text(encoding="utf-8")
-
-    chain = ("--only", "decode_native/chain_clamp")
-    assert "no ratios: the baseline flat" in table("without", "--baseline", "flat_view", *chain)
-    assert "no ratios" not in table("default", "--only", "decode_native/flat_view")
-
-
 def test_an_unknown_one_is_refused():
     code, _, err = call("one.yaml", "--device", "cpu", "--baseline", "flat_veiw", "--plan")
     assert code == 2

@@ -14,15 +14,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from spec_decode_bench import bench
 from spec_decode_bench.harness.command.verdict import exit_code
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.session.interrupt import signals_interrupt
 from tests import factory
-from tests.processes import errors, has_ended, listening, run_python
+from tests.processes import errors, has_ended, run_python
 from tests.tier import few, full
 
 ROOT = Path(__file__).parents[2]
@@ -255,12 +253,6 @@ def test_what_is_unavailable_or_skipped_is_no_verdict(statuses, compiled, code, 
     assert ("though the CUDA sources compile" in capsys.readouterr().err) == (code == 2 and bool(compiled))
 
 
-def test_the_summary_repeats_every_failure_in_full(misbehaving):
-    text = " ".join(misbehaving.out.split())
-    for name in ("dies_in_setup", "raises_in_setup", "wrong_everywhere", "wrong_at_three"):
-        assert f"decode_native/{name} at " in text
-
-
 def test_a_pipe_gets_plain_text_of_at_most_100_columns(misbehaving):
     assert "\x1b" not in misbehaving.out + misbehaving.err
     assert max(map(len, misbehaving.out.splitlines())) <= 100  # a command on stderr is one line, to be copied
@@ -386,11 +378,6 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(number, tmp_
     assert session_is_empty(process)
 
 
-def test_a_terminal_that_goes_away_interrupts():
-    with listening(signal.SIGHUP), pytest.raises(KeyboardInterrupt), signals_interrupt():
-        os.kill(os.getpid(), signal.SIGHUP)
-
-
 @needs_proc
 def test_ctrl_c_while_the_worker_starts_is_quiet(tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
@@ -404,19 +391,6 @@ def test_ctrl_c_while_the_worker_starts_is_quiet(tmp_path):
     assert deaf
     assert not (tmp_path / "out" / "run.jsonl").exists()
     assert session_is_empty(process)
-
-
-@full
-@needs_proc
-def test_a_command_that_ignores_a_signal_goes_on(config, tmp_path):
-    ignored = (signal.SIGTERM, signal.SIGHUP)
-    process = start(
-        tmp_path, config, "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out", ignored=ignored
-    )
-    wait_for(lambda: loading_worker(process), process)
-    os.killpg(process.pid, signal.SIGTERM)
-    _, err = interrupt(process, signal.SIGHUP)
-    assert (process.returncode, errors(err)) == (0, "")
 
 
 LEAVES_CHILDREN = """
@@ -444,32 +418,6 @@ def test_children_that_a_variant_leaves_behind_end_with_the_worker(config, tmp_p
     assert all(has_ended(child) for child in children)
 
 
-def test_a_system_that_starts_no_thread_is_one_sentence(config, monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("threading.Thread.start", refuse)
-    code, out, err = call(config, "--no-plots", "--out", "out")
-    assert (code, out) == (2, "")
-    assert " ".join(err.split()).startswith("error: could not start a worker process: RuntimeError: can't start new")
-    assert "Traceback" not in err
-
-
-@full
-def test_strange_surroundings_cost_nothing(config, tmp_path):
-    """A Python that leaves out the folder of the script, a locale without the signs of a table, and an unknown backend
-    of matplotlib.
-    """
-    command = [sys.executable, "-P", ROOT / "bench.py", config, "--only", "*flat_view/batch_size=3*", "--out", "out"]
-    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    environment = os.environ | locale | {"MPLBACKEND": "nonsense"}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "µs" in done.stdout.decode("utf-8")
-    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
-    assert list((tmp_path / "out").glob("*.svg"))
-
-
 DIES_IN_THE_SWEEP = """
 import os, signal
 from spec_decode_bench.baselines.decode_native.chains import chain_clamp
@@ -494,32 +442,6 @@ def test_verify_goes_on_after_a_variant_that_ends_the_worker_in_the_sweep(config
     assert "Traceback" not in err
     assert "the worker process was killed by SIGSEGV" in " ".join(out.split())
     assert "1 passed, 1 failed" in " ".join(out.split())
-
-
-@needs_proc
-def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path):
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    process = start(tmp_path, "tiny.yaml", "--plan")
-    wait_for(lambda: "numpy" in Path(f"/proc/{process.pid}/maps").read_text(), process)
-    _, err = interrupt(process)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-
-
-def test_a_reader_that_goes_away_is_no_error(config, tmp_path):
-    process = start(tmp_path, config, "--plan", "--set", f"batch_size={list(range(1, 2000))}")
-    process.stdout.close()
-    err = process.stderr.read()
-    assert process.wait(timeout=60) == 0
-    assert err == "1999 points, 3998 cells\n"
-
-
-@full
-def test_a_reader_of_errors_that_goes_away_changes_no_exit_code(config, tmp_path):
-    process = start(tmp_path, config, "--set", "batch_size=-3")
-    process.stderr.close()
-    assert process.stdout.read() == ""
-    assert process.wait(timeout=60) == 2
 
 
 @full
@@ -588,16 +510,6 @@ def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(co
     assert "cannot write file/out/run.jsonl: Not a directory" in " ".join(err.split())
 
 
-def test_a_table_that_cannot_be_written_does_not_cost_the_record(config, tmp_path):
-    (tmp_path / "out" / "table.md").mkdir(parents=True)
-    code, out, err = call(config, "--no-plots", "--out", "out", "--only", "*flat_view/batch_size=3*")
-    assert code == 2
-    assert "Traceback" not in err
-    assert "table.md" in err
-    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
-    assert "flat" in out
-
-
 # --- usage ------------------------------------------------------------------------------------------------------------
 
 
@@ -637,36 +549,6 @@ def test_bad_usage_is_2(arguments, config):
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
     assert re.fullmatch(r"error: [^\n]+; see python bench\.py( \w+)? --help\n", err)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["tiny.yaml", "--pln"], "--pln; see python bench.py run --help"),
-        (["list", "--jsn"], "--jsn; see python bench.py list --help"),
-        (["lst"], "did you mean list?"),
-        (["tiny.yaml", "--only", "decode_native/flat_vew"], "did you mean decode_native/flat_view?"),
-        (["tiny.yaml", "--seed", "-1"], "seed"),
-        (["tiny.yaml", "--plan", "--shard", ""], "expected I/N"),
-        (["compare", "none", "none"], "none"),
-        (["compare", "x" * 5000, "none"], f"{'x' * 5000} cannot be used: File name too long"),
-        (["plot", "none"], "none"),
-        (["plot", "."], "no record here"),
-        (["plot", "tiny.yaml"], "tiny.yaml"),
-        pytest.param(
-            ["tiny.yaml", "--device", "cuda"],
-            "--device cpu",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
-        ),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
-)
-def test_what_is_wrong_is_said_in_one_sentence(arguments, words, config, no_worker):
-    code, out, err = call(*arguments)
-    assert (code, out) == (2, "")
-    assert words in " ".join(err.split())
-    assert err.startswith("error: ")
-    assert "Traceback" not in err
 
 
 def test_every_command_of_the_rooms_has_its_function_and_help():
@@ -712,14 +594,6 @@ def test_list_json_is_for_programs(device, adversaries):
     assert listed["unavailable_files"] == {}
 
 
-@pytest.mark.parametrize("columns", [60, 20])
-def test_a_narrow_terminal_is_no_crash(columns, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    code, out, _ = call("list")
-    assert code == 0
-    assert max(map(len, out.splitlines())) <= columns
-
-
 def test_a_variant_of_a_file_cannot_change_the_suites_own(config, tmp_path):
     """It makes a method of torch wrong that a chain calls, and forks: that chain passes, each cell is there once."""
     (tmp_path / "mine.py").write_text(
@@ -737,57 +611,3 @@ def test_a_variant_of_a_file_cannot_change_the_suites_own(config, tmp_path):
     statuses = [(cell.variant, cell.status) for cell in run.in_order]
     assert statuses == [("chain_clamp", "passed"), ("flat_view", "passed"), ("patches_torch", "mismatch")] * 2
     assert run.segments == []
-
-
-NASTY = "bad \udcff \x1b[31m\r\x0b\x85\u2028 $x_{ @me <b> | name"
-ESCAPED = r"bad \udcff \x1b[31m\r\x0b\x85\u2028 $x_{ @me <b> | name"
-
-
-@full
-def test_a_message_that_no_terminal_file_or_plot_can_hold_is_kept_as_escapes(config, tmp_path):
-    """In an exception, in a skip= reason, in a name, in the path of the file, in what a variant prints."""
-    path = tmp_path / "bad \udcff name.py"
-    path.write_text(
-        "from spec_decode_bench.harness.contract import variant\n\n"
-        f"NASTY = {NASTY!r}\n\n\n"
-        "@variant('decode_native')\n"
-        "def raises(point, x, out):\n"
-        "    print('printed', '\\x1b[2J', '\\x07')\n"
-        "    raise ValueError(NASTY)\n\n\n"
-        "@variant('decode_native', skip=lambda p: NASTY if p.batch_size == 3 else None)\n"
-        "def skips(point, x, out):\n"
-        "    return lambda: None\n\n\n"
-        "def named(point, x, out):\n"
-        "    return lambda: None\n\n\n"
-        "named.__name__ = NASTY\n"
-        "named = variant('decode_native')(named)\n"
-    )
-    Path(config).write_text(Path(config).read_text().replace("variants: [chain_clamp, flat_view]\n", ""))
-    only = [part for name in ("flat_view", "raises", "skips", "bad*") for part in ("--only", f"*/{name}/*")]
-    arguments = (config, "--variants", path, "--device", "cpu", *only)
-    code, out, err = call(*arguments, "--out", "out")
-    assert code == 1, err
-    assert "Traceback" not in err
-    reasons = {cell.variant: ending(cell) for cell in read_run("out/run.jsonl").cells if cell.axes["batch_size"] == 3}
-    assert reasons["raises"].startswith("edge case ")
-    assert ESCAPED.split("\\r")[0] in reasons["raises"]
-    assert reasons["skips"] == ESCAPED
-    assert reasons[ESCAPED].startswith("edge case ")
-    for text in (out, err, Path("out/table.md").read_text()):
-        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", text)
-    assert r"printed \x1b[2J \x07" in err
-    assert "@me" not in Path("out/table.md").read_text()
-
-    lines = Path("out/run.jsonl").read_bytes().splitlines(keepends=True)
-    Path("out/run.jsonl").write_bytes(b"".join(lines[:-1]))
-    again = call(*arguments, "--resume", "out", "--no-plots")
-    assert again[0] == 1, again
-    assert len(read_run("out/run.jsonl").cells) == len(lines) - 1
-
-
-def test_a_flag_that_no_terminal_can_show_is_one_sentence(config):
-    for arguments in ((NASTY,), (config, "--only", NASTY), (config, "--set", f"{NASTY}=1"), (config, f"--{NASTY}")):
-        code, _, err = call(*arguments)
-        assert code == 2
-        assert err.startswith("error: ")
-        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\udcff]", err)

@@ -10,13 +10,11 @@ import torch
 
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.cli.one_point import parse_key
-from spec_decode_bench.harness.config.load import ConfigError, load
+from spec_decode_bench.harness.config.load import load
 from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.contract import Point
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.session import session
 from tests.cli.test_cli import call
-from tests.harness.verify.test_random_batches import drawn
 
 CONFIG = """\
 name: two
@@ -81,19 +79,6 @@ def told(verified, name):
     return lines[begins[0] : begins[0] + 3]
 
 
-def test_all_other_failures_are_named(verified):
-    _, more, _ = told(verified, "wrong_after_two")
-    lines = verified.out.splitlines()
-    others = lines[lines.index(more) + 2]
-    assert others.startswith("exact at edge case ")
-    assert others.count("edge case") + others.count("sequence") == int(more.split()[1])
-
-
-def test_points_that_inherit_a_failure_say_so(verified):
-    summary = next(line for line in verified.out.splitlines()[::-1] if line.startswith("decode_native/wrong_after_two"))
-    assert "2 mismatch (failed before: edge case)" in summary
-
-
 def test_the_first_failure_is_told_once_as_the_consumer_sees_it(verified):
     assert verified.code == 1, verified.err
     first, more, _ = told(verified, "wrong_after_two")
@@ -108,14 +93,6 @@ def test_answers_to_earlier_inputs_are_called_so(verified):
     frozen, *_ = told(verified, "frozen")
     assert frozen.endswith("; the output matches earlier inputs, which were replaced after set-up")
     assert "earlier inputs" not in told(verified, "wrong_after_two")[0]
-
-
-def test_the_summary_comes_last(verified):
-    *_, head, rule, first, second, counts, _seconds, _slowest = verified.out.splitlines()
-    assert head.split()[0] == "variant"
-    assert set(rule) == {"─"}
-    assert [line.split()[0] for line in (first, second)] == ["decode_native/wrong_after_two", "decode_native/frozen"]
-    assert counts == "4 mismatch"
 
 
 @pytest.mark.parametrize("name", ["wrong_after_two", "frozen"])
@@ -187,15 +164,6 @@ def misaligned(point, x, out):
 """
 
 
-def test_a_run_tells_it_once_also_of_variants_that_are_not_verified_first(verified, monkeypatch):
-    """Such as those that Triton interprets."""
-    monkeypatch.setattr(session, "MOST_VERIFIED_FIRST", 0)
-    arguments = [verified.folder / "two.yaml", "--variants", verified.folder / "mine.py", "--device", "cpu"]
-    _, _, err = call(*arguments, "--no-plots", "--out", verified.folder / "later")
-    for name in ("wrong_after_two", "frozen"):
-        assert len(re.findall(f"^decode_native/{name}: .*\nthis one alone: .*decode_native/{name}/", err, re.M)) == 1
-
-
 CHANGES_TORCH = """\
 import torch
 from spec_decode_bench.harness.contract import variant
@@ -225,32 +193,6 @@ def test_other_failures_are_repeated_alone_too(text, tmp_path, request):
     assert f"decode_native/{name} at " in out
 
 
-def test_every_random_batch_is_taken_by_its_label(parse, catalog):
-    for operator in catalog.operators.values():
-        variant = catalog.of(operator.name)[0].id
-        for batch in drawn(operator, 1):
-            assert parse(f"{variant}/{operator.label(batch.point)}").where.axes == dict(batch.point)
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("chain", "expected OPERATOR/VARIANT/POINT"),
-        ("decode_nativ/chain/default", "no operator 'decode_nativ'; did you mean decode_native?"),
-        ("decode_native/chian/default", "no variant 'chian' of decode_native; did you mean chain?"),
-        ("decode_native/chain/paddng rows", "did you mean padding rows?"),
-        ("decode_native/chain/bach_size=3", "no axis 'bach_size'; did you mean batch_size?"),
-        ("loop/chains/concurrency=1", "a decode loop cannot be repeated alone"),
-        ("decode_native/chain/batch_size=0", "batch_size=0: must be an integer from 1 to"),
-        ("decode_native/chain/batch_size=9000", "must not exceed max_num_batched_tokens"),
-    ],
-)
-def test_a_key_of_nothing_is_one_sentence(key, words, parse):
-    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
-        parse(key)
-    assert str(caught.value).startswith(f"--point {key}: ")
-
-
 def test_a_file_of_variants_is_verified_without_a_configuration(verified):
     """At edge cases, in sequences and at the array; the command that repeats a failure needs none either."""
     file = verified.folder / "mine.py"
@@ -274,9 +216,3 @@ def test_until_wrong_records_the_wrong_variants_alone(verified, tmp_path):
     run = read_run(tmp_path / "out" / "run.jsonl")
     assert [(cell.variant, cell.status) for cell in run.cells] == [("frozen", "mismatch")] * 2
     assert not run.missing
-
-
-def test_a_point_needs_a_configuration():
-    code, out, err = call("verify", "--point", "decode_native/chain/default")
-    assert (code, out) == (2, "")
-    assert err.startswith("error: verify needs a configuration")

@@ -9,7 +9,6 @@ from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session.several_gpus import LOCK_NOTE
 from spec_decode_bench.harness.timing import gpus
 from spec_decode_bench.harness.timing.gpus import VisibleGpu
-from tests.cli.test_cli import call
 from tests.harness.session.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
 
 
@@ -49,17 +48,3 @@ def test_a_run_without_the_flag_takes_no_lock_and_notes_nothing(bench):  # noqa:
     assert bench("--out", "out")[3].started["evaluate"][0].host_lock is False
     content = Path("out/run.jsonl").read_text()
     assert LOCK_NOTE not in content
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--gpus", "2", "--device", "cpu"], "--gpus and --device cpu exclude each other"),
-        (["--gpus", "many"], "--gpus many: "),
-    ],
-)
-def test_bad_input_is_one_sentence(arguments, sentence, bench):  # noqa: F811
-    code, out, err = call("tiny.yaml", *arguments)
-    assert (code, out) == (2, "")
-    assert says(err).startswith(f"error: {sentence}")
-    assert len(err.splitlines()) == 1

@@ -61,12 +61,6 @@ def test_a_declared_size_is_tried_and_only_there(verify):
     assert "random batches" in out
 
 
-def test_a_size_of_no_axis_is_named(verify):
-    code, _, err = verify("wrong_at_777", text=VARIANT.replace('{"batch_size"', '{"batch_sise"'))
-    assert code == 2
-    assert "sizes= names 'batch_sise', which is no axis of decode_native; did you mean batch_size?" in err
-
-
 def test_what_the_interpreter_has_no_time_for_is_counted(verify):
     code, out, _ = verify("triton_fused", "--set", "measure.interpreter_budget_s=0.2", "--random", 6)
     assert code == 0

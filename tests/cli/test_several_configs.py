@@ -49,25 +49,8 @@ def test_a_file_that_changes_in_between_ends_the_command(two, monkeypatch):
     assert not Path("all/other/run.jsonl").exists()
 
 
-def test_the_plan_of_all(two):
-    assert two("--plan")[1].split() == [*KEYS, *(key for key in KEYS if "flat_view" in key)]
-
-
 def test_a_mistake_in_the_second_is_found_before_the_first_begins(two):
     Path("other.yaml").write_text(TINY.replace("tiny", "other").replace("flat_view", "flat_views"))
     code, _, err, workers = two("--out", "all")
     assert (code, workers.started["evaluate"]) == (2, [])
     assert "other.yaml:3: variants[1]: no variant matches 'flat_views'" in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "configs", "sentence"),
-    [
-        ([], ("tiny.yaml", "tiny.yaml"), "two configurations are named 'tiny'; each gets a folder of its name"),
-        (["--hold"], ("tiny.yaml", "other.yaml"), "--hold takes one configuration"),
-    ],
-)
-def test_what_cannot_be_combined_is_one_sentence(two, arguments, configs, sentence):
-    code, _, err, workers = two(*arguments, configs=configs)
-    assert (code, workers.started["evaluate"]) == (2, [])
-    assert err.startswith(f"error: {sentence}")

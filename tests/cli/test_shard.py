@@ -1,14 +1,11 @@
 """A sweep in pieces: the cut is exact, pieces need one seed, and merged pieces are the planned run."""
 
-import datetime
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.command import recording
-from spec_decode_bench.harness.config.load import ConfigError
-from spec_decode_bench.harness.config.sweep import parse_shard, shard_of
+from spec_decode_bench.harness.config.sweep import shard_of
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Cell
 from tests import factory
@@ -24,21 +21,6 @@ def test_the_pieces_are_disjoint_and_hold_every_point(points):
         cut = [shard_of(groups, piece, pieces) for piece in range(1, pieces + 1)]
         assert sorted(point for piece in cut for point in piece) == groups
         assert max(map(len, cut)) - min(map(len, cut)) <= 1
-
-
-def test_more_pieces_than_points_are_refused_in_each_piece_alike():
-    for i in (1, 4):
-        with pytest.raises(ConfigError, match=f"--shard {i}/4: the sweep has 3 points; use 3 shards at most"):
-            shard_of([1, 2, 3], i, 4)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "2", "0/4", "5/4", "1/0", "-1/4", "a/b", "1/2/3", " 1/2", "1.0/2", "1/" + "9" * 5000]
-)
-def test_what_is_no_piece_is_refused(text):
-    with pytest.raises(ConfigError, match="expected I/N such as 2/8, counted from 1"):
-        parse_shard(text)
-    assert parse_shard("2/8") == (2, 8)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -65,17 +47,6 @@ def test_pieces_merge_into_the_run_that_was_planned(bench):  # noqa: F811
     assert "already exists" in err
     code, _, err, workers = bench("--resume", "all")
     assert (code, workers.started["evaluate"]) == (0, [])
-
-
-def test_pieces_that_begin_in_the_same_second_go_to_folders_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(recording, "utc_now", lambda: datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC))
-    folders = [recording.default_folder("mtp3", "cuda", shard) for shard in ("1/2", "2/2", None)]
-    assert [folder.name for folder in folders] == [
-        f"mtp3-cuda-20260102T030405{piece}" for piece in ("-1of2", "-2of2", "")
-    ]
-    folders[2].mkdir(parents=True)
-    assert recording.default_folder("mtp3", "cuda", None).name == "mtp3-cuda-20260102T030405-2"
 
 
 def test_a_merged_run_with_missing_cells_says_so_and_is_completed_by_resume(bench):  # noqa: F811

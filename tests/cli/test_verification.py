@@ -5,24 +5,17 @@ import os
 import re
 import shlex
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.cli import verification
-from spec_decode_bench.harness.checks import CHECKS, NAMES
-from spec_decode_bench.harness.config.work_items import Check, EdgeCases
 from spec_decode_bench.harness.records.file import read_record
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION
 from spec_decode_bench.harness.session import side_by_side
-from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.session.several_gpus import LocalGpu
-from spec_decode_bench.harness.session.worker import RunError
-from spec_decode_bench.harness.verify import covering_array
 from tests.cli.test_cli import call
 from tests.runnable import defective
-from tests.tier import full
 
 
 @pytest.fixture
@@ -34,41 +27,6 @@ def config(tmp_path, monkeypatch):
         "name: one\noperators: [decode_native]\nvariants: [chain_clamp, flat_view]\nsweep: [{batch_size: 3}]\n"
     )
     return path
-
-
-def check_tables(text):
-    """Check -> variant -> result, read from the tables of checks in ``text``. Heads have a word per line."""
-    found, lines = {}, text.splitlines()
-    for i, line in enumerate(lines):
-        if not line or set(line) != {"─"}:
-            continue
-        starts = [match.start() for match in re.finditer(r"\S+", lines[i - 1])]
-        columns = [slice(*ends) for ends in itertools.pairwise([*starts, None])]
-        top = max((j for j in range(i) if not lines[j].strip() or j == 0), default=0) + 1
-        heads = ["_".join(word for row in lines[top:i] if (word := row[c].strip(" _"))) for c in columns[1:]]
-        for row in itertools.takewhile(str.strip, lines[i + 1 :]):
-            for head, column in zip(heads, columns[1:], strict=True):
-                found.setdefault(head, {})[row[columns[0]].strip()] = row[column].strip()
-    return found
-
-
-@full
-def test_verify_shows_a_column_for_every_check(config, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(covering_array, "MOST_BYTES", 1 << 16)  # whose reference is computed in a moment
-    code, out, err = call("verify", config, "--device", "cpu", "--seed", 1)
-    assert code == 0, err
-    assert max(map(len, out.splitlines())) <= 60
-    _, _, tables = out.partition("\ndecode_native\n")
-    results = check_tables("\n" + tables.partition("\ndecode_native\n")[0].partition("\n\nwaived: ")[0])
-    assert list(results) == list(NAMES)
-    for check in CHECKS:
-        if check.name == "in_place":  # nothing of this operator is
-            continue
-        expected = "GPU" if check.device == "cuda" else "timed" if check.timed_only else "yes"
-        assert results[check.name]["flat_view"] == expected
-        assert results[check.name]["chain_clamp"] == ("waived" if check.name == "no_alloc" else expected)
-    assert "GPU: tested on a GPU only" in " ".join(out.split())
 
 
 def test_a_record_has_a_line_for_every_variant_and_place(config, tmp_path):
@@ -208,28 +166,6 @@ def test_verify_without_a_configuration(arguments, words, config):
     assert words in " ".join(err.split())
 
 
-@pytest.mark.parametrize(
-    ("end", "code_of_end", "words"),
-    [(KeyboardInterrupt(), 130, "interrupted"), (RunError("the worker could not start"), 2, "could not start")],
-    ids=["interrupt", "no worker"],
-)
-def test_an_early_end_prints_what_is_known(end, code_of_end, words, config, monkeypatch):
-    run = Session.run
-
-    def interrupted(self, items):
-        if not (isinstance(items[0], Check) and isinstance(items[0].where, EdgeCases)):
-            raise end
-        yield from run(self, items)
-
-    monkeypatch.setattr(Session, "run", interrupted)
-    code, out, err = call("verify", config, "--device", "cpu", "--seed", 1)
-    assert code == code_of_end
-    assert words in err
-    rows = [line.split() for line in out.splitlines() if line.startswith("decode_native/")]
-    assert [row[0] for row in rows] == ["decode_native/chain_clamp", "decode_native/flat_view"]
-    assert all(row[2] == "passed," for row in rows)
-
-
 @pytest.fixture
 def two_operators(config, monkeypatch):
     """The arguments of a verification with a process for each of them."""
@@ -321,15 +257,6 @@ def test_a_crash_names_where_and_what_was_not_run(where, parts, not_run, passed,
     assert "no_crash" in out_alone
     times = re.search(r"not run (\d+) times, as it had ended its process", out)
     assert (int(times[1]) if times else 0) >= not_run
-
-
-def test_an_operator_without_defects(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("name: mine\noperators: [cu_seqlens]\nsweep: [{batch_size: 3}]\n")
-    example = Path(__file__).parents[2] / "examples" / "cu_seqlens.py"
-    code, out, err = call("verify", path, "--variants", example, "--defects", "--device", "cpu", "--seed", 1)
-    assert (code, err) == (0, "")
-    assert "0 of 0 rejected" in out
 
 
 WRONG_UNALIGNED = CRASHES.replace("os.kill(os.getpid(), signal.SIGSEGV)", "return")

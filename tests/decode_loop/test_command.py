@@ -160,22 +160,6 @@ def test_an_interrupted_run_is_completed_loop_by_loop(config, tmp_path):
     assert "it was recorded with another configuration, decode_loop.stacks" in " ".join(changed.stderr.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--set", "decode_loop.model_step_us=0"], "--set decode_loop.model_step_us: "),
-        (["--set", "decode_loop.concurrency=1000"], "exceed the largest captured batch size"),
-        (["--shard", "1/2"], "--shard cuts sweeps"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, arguments, message):
-    done = completed(config(), "--device", "cpu", "--plan", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-
-
 @full
 def test_verify_takes_the_operators_of_the_stacks(config, tmp_path):
     done = completed("verify", config(), "--device", "cpu", "--random", "0", "--no-array")

@@ -79,11 +79,6 @@ def test_one_draft_takes_no_further_passes(planned):
     assert not planned()[0].shape.by_slot
 
 
-def test_a_geometry_may_be_changed_in_every_field(planned):
-    shape = planned(geometry={"preset": "glm_5", "block_size": 128})[0].shape
-    assert (shape.max_model_len, shape.num_heads_q, shape.block_size) == (202752, 64, 128)
-
-
 def test_a_miniature_is_small_and_keeps_the_stacks(tmp_path):
     config = miniature(written(tmp_path, LOOP | {"concurrency": [1, 32, 128]})).settings
     assert config.concurrency == [1, 4]
@@ -190,11 +185,6 @@ def test_a_mistake_is_one_sentence(planned, tmp_path, changes, message):
     assert re.match(r".*loop\.yaml:\d+: decode_loop", text), text
 
 
-def test_only_that_matches_nothing_is_an_error(planned):
-    with pytest.raises(ConfigError, match="--only fusd matches no stack or loop"):
-        planned(only=["fusd"])
-
-
 def test_a_sweep_and_a_loop_do_not_mix(tmp_path):
     with pytest.raises(ConfigError, match="a decode_loop names its operators in its stacks; drop operators"):
         written(tmp_path, LOOP, operators=["decode_native"])
@@ -219,10 +209,3 @@ def test_changes_refer_to_the_first_stack_whose_engine_is_installed(tmp_path, ca
     assert {group.reference for group in plan_loops(written(tmp_path, LOOP), limited)} == {reference}
     given = written(tmp_path, LOOP | {"reference": "chains"})
     assert {group.reference for group in plan_loops(given, limited)} == {"chains"}
-
-
-def test_a_configuration_without_both_lacks_its_sweep(tmp_path):
-    path = tmp_path / "none.yaml"
-    path.write_text("name: none\n")
-    with pytest.raises(ConfigError, match="the key operators is missing"):
-        load(path)

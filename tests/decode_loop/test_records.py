@@ -16,6 +16,7 @@ from tests.decode_loop import factory_loops
 from tests.factory import gpu_environment
 
 RECORD = Path(__file__).parents[2] / "results" / "reference" / "nvidia-h200" / "decode_loop.jsonl"
+SWEEP = RECORD.with_name("mtp3.jsonl")
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_samples_only(loops):
     assert stored <= {"number", "turn", "itl_us", "host_itl_us", "gap_us", "host_busy_us", "late", "requests"}
 
 
-COMMANDS = ["report", RECORD], ["export"], ["history"], ["compare", "--variants", "a", "b"]
+COMMANDS = ["report", SWEEP], ["export"], ["history"], ["compare", "--variants", "a", "b"]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
@@ -65,6 +66,13 @@ def test_commands_without_a_table_for_loops_say_so(command):
     code, out, err = call(command[0], RECORD, *command[1:])
     assert (code, out) == (2, "")
     assert f"{RECORD} holds decode loops" in err
+
+
+def test_report_of_several_loops_has_rows_for_each(tmp_path):
+    other = RECORD.parents[1] / "nvidia-h100" / RECORD.name
+    code, out, _ = call("report", RECORD, other, "--no-plots", "--out", tmp_path)
+    assert code == 0
+    assert ("decode_loop, H200" in out, "decode_loop, H100" in out) == (True, True)
 
 
 def test_report_prints_the_loops_of_one_record(tmp_path):

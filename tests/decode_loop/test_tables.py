@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from spec_decode_bench.decode_loop.tables import PERCENTILES, loop_tables
+from spec_decode_bench.decode_loop.tables import loop_tables
 from spec_decode_bench.harness.records.schema import Status
-from spec_decode_bench.harness.report.table import markdown
 from tests import factory
 from tests.decode_loop import factory_loops
 from tests.factory import cpu_environment, gpu_environment
@@ -39,19 +38,6 @@ def test_a_missing_engine_is_named_as_what_changes_would_refer_to(run):
     assert note not in loop_tables(run)[0].notes
 
 
-def test_percentiles_have_their_intervals(run):
-    table = next(table for table in loop_tables(run) if table.kind == PERCENTILES)
-    assert table.heads[-3:] == ("percentile", "chains", "fused")
-    assert [row[-3].text for row in table.rows[:3]] == ["p50", "p90", "p99"]
-    assert all(row[-1].text.startswith("−") and "; " in row[-1].below for row in table.rows[:3])
-
-
-def test_launches_are_shown_once_for_loops_that_differ_in_the_model_step_alone(run):
-    table = next(table for table in loop_tables(run) if table.kind == "submitted")
-    assert table.heads[: table.row_heads] == ("concurrency",)
-    assert [row[0].text for row in table.rows] == ["1", "8"]
-
-
 def test_measured_beside_modelled(run):
     table = loop_tables(run)[-1]
     assert "modelled" in table.title
@@ -77,12 +63,6 @@ def test_a_failed_reference_leaves_the_others_their_figures(run):
 def test_a_cpu_time_is_never_shown_as_a_gpu_time():
     cpu = factory_loops.run(factory_loops.many_loops(np.random.default_rng(0), (1,)), cpu_environment())
     assert all(table.title.startswith("CPU miniature, no GPU time: ") for table in loop_tables(cpu))
-
-
-def test_markdown_holds_every_table(run):
-    text = markdown(loop_tables(run))
-    assert text.count("\n|") > 20
-    assert "ITL of chains in ms" in text
 
 
 def test_every_time_of_a_stack_with_limits_is_marked(run):

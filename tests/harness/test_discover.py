@@ -13,8 +13,6 @@ from spec_decode_bench.harness.contract import COMPILER, GPU, Variant
 from spec_decode_bench.harness.discover import DiscoveryError, discover, import_file, unavailable
 from spec_decode_bench.harness.import_by_content import ROOT
 from spec_decode_bench.harness.records.endings import of_reason
-from tests.processes import has_ended
-from tests.tier import full
 
 HEAD = "from spec_decode_bench.harness.contract import variant\n"
 BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
@@ -187,34 +185,10 @@ def test_an_import_without_the_name_of_the_suite_is_told_what_to_write(text, nam
     assert str(caught.value) == f"--variants {tmp_path / 'mine.py'}: cannot be imported: {hint}"
 
 
-def test_a_missing_package_is_not_taken_for_a_folder_of_the_suite(tmp_path, outside):
-    with pytest.raises(DiscoveryError, match="No module named 'kernels'"):
-        import_file(file(tmp_path, "from kernels import get_kernel\n"))
-
-
 @pytest.fixture
 def outside(monkeypatch):
     """As bench.py leaves it: the folders of the suite have no top-level name."""
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() != ROOT])
-
-
-@full
-def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(
-        "import pathlib, subprocess\n"
-        "child = subprocess.Popen(['sleep', '600'])\n"
-        "pathlib.Path('child').write_text(str(child.pid))\n"
-        "import threading\nthreading.Event().wait()\n"
-    )
-    (tmp_path / "tiny.yaml").write_text(
-        "name: tiny\noperators: [decode_native]\nsweep: [{batch_size: 3}]\nmeasure: {timeout_s: 5}\n"
-    )
-    assert bench.main([str(tmp_path / "tiny.yaml"), "--plan", "--variants", "mine.py"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: --variants mine.py: ")
-    assert "did not finish within 5 s" in err
-    assert has_ended(int((tmp_path / "child").read_text()))
 
 
 def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
@@ -222,26 +196,6 @@ def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(replaces)
     assert bench.main(["list", "decode_native", "--variants", "mine.py"]) == 0
     assert "mine" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("none.py", "no such file; did you mean mine.py?"),
-        ("mien.py", "no such file; did you mean mine.py?"),
-        (".", "not a Python file"),
-        ("mine.txt", "not a Python file"),
-        ("binary.py", "binary.py: cannot be imported: SyntaxError"),
-    ],
-)
-def test_a_file_that_is_none_is_one_sentence(name, words, tmp_path):
-    file(tmp_path, f"{HEAD}@variant('decode_native')\ndef mine{BODY}")
-    (tmp_path / "mine.txt").write_text("hello")
-    (tmp_path / "nine.py").write_text("defines no variant")
-    (tmp_path / "binary.py").write_bytes(bytes(range(128, 256)))
-    with pytest.raises(DiscoveryError, match=re.escape(words)) as caught:
-        discover([name])
-    assert str(caught.value).startswith(f"--variants {name}: ")
 
 
 def module_with(name):
@@ -277,17 +231,6 @@ def test_a_folder_with_operator_py_alone_is_an_operator(tiny):
     catalog = tiny({"baselines/tiny/operator.py": OPERATOR})
     assert (list(catalog.operators), [v.id for v in catalog.variants]) == (["tiny"], ["tiny/in_operator"])
     assert catalog.broken == {}
-
-
-def test_variants_are_ordered_by_module_and_not_by_name(tiny):
-    files = ["kernels/tiny/cuda", "kernels/tiny/another", "kernels/tiny/triton"]
-    files += ["baselines/tiny/defects", "baselines/tiny/chains", "baselines/tiny/_private"]
-    catalog = tiny(
-        {f"{file}.py": module_with(file.rpartition("/")[2]) for file in files}
-        | {"baselines/tiny/operator.py": OPERATOR}
-    )
-    names = [v.name for v in catalog.of("tiny")]
-    assert names == ["in_operator", "chains", "defects", "triton", "cuda", "another"]
 
 
 def test_a_broken_file_costs_only_its_own_variants(tiny):
@@ -344,14 +287,6 @@ def test_a_reference_that_forgets_an_output_is_found_by_the_verifier(tmp_path, c
     assert "the reference of cu_seqlens has no answer for 'cu_seqlens'" in " ".join(capsys.readouterr().out.split())
 
 
-def test_every_import_is_reported(tmp_path):
-    file(tmp_path, f"{HEAD}@variant('decode_native')\ndef mine{BODY}")
-    names = []
-    catalog = discover(["mine.py"], names.append)
-    assert names[-1] == "variants_mine"
-    assert {v.origin for v in catalog.variants} <= set(names)
-
-
 def test_availability_says_what_is_missing(monkeypatch, tmp_path):
     def needing(*requires):
         return Variant("op", "v", lambda *_: None, "", "test", requires=requires)
@@ -378,12 +313,3 @@ def test_a_broken_file_of_an_operator_in_the_run_is_refused(tiny, tmp_path, caps
     assert bench.main([str(config), "--plan", "--only", "tiny/triton*"]) == 2
     said = "error: kernels/tiny/triton.py cannot be used: SyntaxError: invalid syntax (triton.py, line 1)\n"
     assert capsys.readouterr().err == said
-
-
-def test_one_cause_is_one_complaint(tiny):
-    files = {
-        "baselines/tiny/operator.py": "1 / 0\n",
-        "kernels/tiny/triton.py": "import spec_decode_bench.baselines.tiny.operator\n",
-    }
-    said = "baselines/tiny/operator.py and 1 more file cannot be used: ZeroDivisionError: division by zero"
-    assert tiny(files).complaints == [f"{said} (operator.py, line 1)"]

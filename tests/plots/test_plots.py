@@ -6,15 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.image import imread
-from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from msgspec.structs import replace
 
 from spec_decode_bench import plots
 from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.plots import _axes, _style, itl_tpot, latency
-from spec_decode_bench.plots._panels import panels
+from spec_decode_bench.plots import _style, itl_tpot, latency
 from tests import factory
 from tests.tier import few, full
 
@@ -121,14 +118,6 @@ def overlaps(fig: Figure) -> list[tuple[str, str]]:
     return [(upright[a].get_text(), upright[b].get_text()) for a, b in np.argwhere(np.triu(meet, 1))]
 
 
-def test_the_overlap_check_sees_an_overlap():
-    fig = latency.figure([one_variant_run()])
-    assert overlaps(fig) == []
-    fig.axes[0].text(1, 1, "over the title", transform=fig.axes[0].transAxes, ha="right")
-    fig.axes[0].text(0.99, 1, "and over this", transform=fig.axes[0].transAxes, ha="right")
-    assert overlaps(fig) == [("over the title", "and over this")]
-
-
 @pytest.mark.parametrize("case", few(CASES, 3))
 @pytest.mark.parametrize("name", FIGURES)
 def test_drawn_without_overlaps(name, case, tmp_path):
@@ -141,15 +130,6 @@ def test_drawn_without_overlaps(name, case, tmp_path):
         return
     assert overlaps(fig) == []
     assert 1100 <= _style._bounds(fig).width * _style.DPI <= 1400
-
-
-def test_what_is_saved_has_the_width_that_was_laid_out(tmp_path):
-    fig = latency.figure(CASES["gpu"]())
-    fig.canvas.draw()
-    width = _style._bounds(fig).width * _style.DPI
-    written = _style.save(fig, tmp_path / "deep" / "latency")
-    assert [path.name for path in written] == ["latency.png", "latency.svg"]
-    assert imread(written[0]).shape[1] == pytest.approx(width, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -183,20 +163,6 @@ def test_draw_all_and_the_same_bytes_twice(tmp_path):
     assert all(path.stat().st_size > 10_000 for path in first)
 
 
-def test_the_last_bits_of_a_layout_do_not_reach_the_file(tmp_path):
-    """A clipped patch carries an id that is hashed of where its axes stand; the layout's solver ends elsewhere in
-    every process.
-    """
-    written = []
-    for folder, bits in (("first", 0.0), ("second", 1e-13)):
-        fig = _style.new_figure(2.0)
-        fig.set_layout_engine("none")
-        fig.add_axes((0.1 + bits, 0.1, 0.5, 0.5)).add_patch(Rectangle((0.5, 0.5), 1, 1))
-        written.append([path.read_bytes() for path in _style.save(fig, tmp_path / folder / "figure")])
-    assert b"clip-path" in written[0][1]
-    assert written[0] == written[1]
-
-
 def test_cpu_and_gpu_times_have_panels_of_their_own():
     fig = latency.figure(CASES["mixed"]())
     labels = {ax.get_title().split("\n")[1]: ax.get_ylabel() for ax in fig.axes}
@@ -208,27 +174,6 @@ def test_cpu_and_gpu_times_have_panels_of_their_own():
     assert all("CPU" not in ax.get_title() for ax in itl_tpot.figure(CASES["mixed"]()).axes)
 
 
-def test_generations_in_their_order():
-    names = ["CPU", "Rubin", "Blackwell", "Ampere", "Hopper"]
-    runs = [factory.run(factory.gpu_environment(generation=name), []) for name in names]
-    runs.append(factory.run(factory.gpu_environment(generation=None, sm="sm_130"), []))
-    assert list(_style.group_by_generation(runs)) == [
-        "Ampere",
-        "Hopper",
-        "Blackwell",
-        "CPU",
-        "Rubin",
-        "unknown generation (sm_130)",
-    ]
-
-
-def test_variant_styles_are_stable_and_tell_fused_kernels_from_chains():
-    assert _style.variant_style("cuda_fused") == {"color": "#0072B2", "marker": "o", "linestyle": "-"}
-    names = ("op_chain", "merged_chain", "compiled_chain", "triton_uniform", "triton_fused", "cuda_fused")
-    assert len({_style.variant_style(name)["color"] for name in names}) == len(names)
-    assert [_style.variant_style(name)["linestyle"] for name in names] == ["-."] * 3 + ["-"] * 3
-
-
 def test_no_two_variants_of_an_operator_share_a_colour():
     """If this fails for a new name, choose its look in plots._style.LOOKS."""
     catalog = discover()
@@ -238,58 +183,6 @@ def test_no_two_variants_of_an_operator_share_a_colour():
     own = sorted(every - _style.LOOKS.keys())
     for operator, names in timed.items():
         assert len({_style.variant_style(name, own)["color"] for name in names}) == len(names), operator
-
-
-def test_variants_of_a_users_own_have_the_same_colours_in_all_panels():
-    cells = [
-        factory.cell(operator, name, {"batch_size": 1}, gpu=1.0)
-        for operator, names in (
-            ("decode_native", ["op_chain", "mine"]),
-            ("decode_flatten", ["mine", "another", "third"]),
-        )
-        for name in names
-    ]
-    found = panels([factory.run(factory.gpu_environment(), cells)])
-    colours = {name: {panel.style(name)["color"] for panel in found} for name in ("another", "mine", "third")}
-    assert list(colours.values()) == [{colour} for colour in _style.OWN_COLOURS[:3]]
-    assert not {color for color, _ in _style.LOOKS.values()} & set(_style.OWN_COLOURS)
-
-
-def test_environment_caption():
-    lines = _style.environment_caption([*CASES["mixed"](), factory.sweep_run()]).split("\n")
-    assert lines == [
-        "mtp3 — CPU: test CPU · torch 2.13.0+cpu · commit unknown",
-        "mtp3 — NVIDIA RTX PRO 6000 Blackwell Server Edition · driver 580.1 · torch 2.11.0+cu130 · commit 0123abc+",
-        "mtp3 — NVIDIA H200 · driver 580.1 · torch 2.11.0+cu130 · commit 0123abc",
-    ]
-
-
-def test_itl_tpot_names_the_model_and_keeps_models_apart():
-    run = factory.sweep_run(batch_sizes=(1,))
-    assert "model step 12 ms, acceptance 0.75, 1 call per step, sync" in itl_tpot.figure([run]).get_suptitle()
-    other = {"measure": {"cache": "hot"}}
-    other |= {"itl_tpot": {"model_step_us": 9500.0, "acceptance": 0.6, "calls_per_step": 2, "scheduling": "async"}}
-    queued = factory.stream_us(5.0, np.random.default_rng(0))
-    cells = [replace(cell, metrics=cell.metrics and replace(cell.metrics, stream_us=queued)) for cell in run.cells]
-    ahead = factory.with_header(replace(run, cells=cells), config=other)
-    titles = [ax.get_title().replace("\n", " ") for ax in itl_tpot.figure([run, ahead]).axes]
-    assert len(titles) == 4
-    assert sum("9.5 ms, acceptance 0.6, 2 calls per step, async" in title for title in titles) == 2
-    assert itl_tpot.figure([factory.with_header(run, config={"measure": {"cache": "hot"}})]) is None
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (1.6, 46, [1, 2, 5, 10, 20, 50]),
-        (208, 290, [200, 300]),
-        (1, 1, [1, 2]),
-        (0.9, 1.1, [0.9, 1, 2]),
-        (0.02, 70_000, [0.01, 0.1, 1, 10, 100, 1e3, 1e4, 1e5]),
-    ],
-)
-def test_round_numbers(low, high, ticks):
-    assert _axes.round_numbers(low, high) == pytest.approx(ticks)
 
 
 @full

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.profiler import chrome_trace, ncu, nsys
 from spec_decode_bench.profiler.attribution import attribute
 from spec_decode_bench.profiler.records import Profile
-from spec_decode_bench.profiler.tables import l2_bytes, profile_tables, summary
+from spec_decode_bench.profiler.tables import l2_bytes, profile_tables
 from spec_decode_bench.profiler.trace import ReportError
 from tests import factory
 
@@ -105,22 +104,6 @@ def test_counters_of_each_kernel_with_its_cell():
     assert (fused.registers, fused.grid, fused.block) == (26, "11×3", "256")
     assert (round(fused.occupancy, 4), fused.theoretical) == (0.1196, 1.0)
     assert ncu.read(DATA / "ncu.csv", ["decode_step/op_chain/default"]) == []
-
-
-def test_tables_of_both_kinds(tmp_path):
-    rows, found = rows_of(nsys.read(DATA / "nsys.sqlite"))
-    common = {"version": 1, "tool_version": "2025.3", "name": "smoke", "command": "c"}
-    profile = Profile(**common, tool="nsys", rows=list(rows.values()), share=found.share, outside=found.outside)
-    (table,) = profile_tables(profile)
-    assert [(variant.text, phase.text) for variant, phase, *_ in table.rows] == [
-        (variant, phase) for variant in ("op_chain", "cuda_fused") for phase in ("eager", "graph")
-    ]
-    assert [entry.text for entry in table.rows[0][2:5]] == ["23", "2", "49"]
-    assert "attributed to cells: 100.00% of the device's 260 operations" in summary(profile)[0]
-    counters = ncu.read(DATA / "ncu.csv", [FUSED])
-    (table,) = profile_tables(Profile(**common, tool="ncu", counters=counters))
-    assert "flatten_vec4" in markdown([table])
-    assert [entry.text for entry in table.rows[0][2:5]] == ["2.78", "38.1", "71.3"]
 
 
 def test_times_of_a_record_stand_beside_the_profile_by_the_key_of_the_cell():

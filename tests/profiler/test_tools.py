@@ -32,17 +32,3 @@ def test_the_newest_version_in_the_folders_is_taken_and_path_goes_first(machine)
     assert tools.find("nsys").path == in_path
     assert tools.find("nsys", newest).version == "2024.10.2.3"
     assert "/nowhere/nsys" in tools.find("nsys", "/nowhere/nsys").problem
-
-
-def test_counters_are_refused_to_users_where_the_driver_says_so(tmp_path, monkeypatch):
-    parameters = tmp_path / "params"
-    monkeypatch.setattr(tools, "_DRIVER_PARAMETERS", parameters)
-    monkeypatch.setattr(tools, "_is_admin", lambda: False)
-    assert tools.counters_refused() is None
-    parameters.write_text("EnableMSI: 1\nRmProfilingAdminOnly: 1\n")
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in tools.counters_refused()
-    monkeypatch.setattr(tools, "_is_admin", lambda: True)
-    assert tools.counters_refused() is None
-    monkeypatch.setattr(tools, "_is_admin", lambda: False)
-    parameters.write_text("RmProfilingAdminOnly: 0\n")
-    assert tools.counters_refused() is None

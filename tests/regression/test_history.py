@@ -94,18 +94,6 @@ def test_other_software_is_another_state_and_is_named():
     assert changes(times) == {("a", "000000a", 10)}
 
 
-def test_another_gpu_of_the_model_is_named():
-    gpus = {p: factory.gpu_environment(commit=f"{p + 10:07x}fff", gpu_id="ab" if p < 2 else "cd") for p in range(4)}
-    times = history(histories.runs({"a": [5.0] * 4}, 1, gpus))
-    assert [state.differs for state in times.states] == [(), (), ("another GPU",), ()]
-
-
-def test_uncommitted_changes_are_marked():
-    dirty = {1: factory.gpu_environment(commit="000000afff", dirty=True)}
-    times = history(histories.runs({"a": [5.0] * 2}, 2, dirty))
-    assert [state.name for state in times.states] == ["000000a", "000000a+"]
-
-
 def test_of_one_commit_the_checkouts_of_a_package_are_the_states():
     """In the order of their commits. Records before there were checkouts, or of a release, are in that of the runs."""
     checkouts = [Checkout("a" * 40, "2026-01-02T23:30:00+00:00"), Checkout("b" * 40, "2026-01-03T01:00:00+02:00")]
@@ -155,15 +143,3 @@ def test_what_is_no_one_history(change, message):
     )
     with pytest.raises(RecordError, match=message):
         history(runs)
-
-
-def test_errors_of_the_command():
-    runs = histories.runs({"a": [5.0] * 3})
-    for arguments, message in (
-        ((runs[:1],), "all records are of commit 000000a"),
-        ((runs, "cpu_us"), "no cell has cpu_us at two commits"),
-        ((runs, "gpu_ms"), "--metric gpu_ms: choose one of gpu_us"),
-        ((runs, None, 0.0), "--threshold 0 is not between 0 and 1"),
-    ):
-        with pytest.raises(RecordError, match=message):
-            history(*arguments)

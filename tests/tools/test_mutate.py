@@ -35,13 +35,6 @@ def test_text_that_is_gone_or_stands_twice_is_named():
             mutated(case)
 
 
-def test_operators_and_variants_are_chosen_by_globs():
-    assert {case.operator for case in chosen(CASES, ["decode_*"])} == {"decode_flatten", "decode_native", "decode_step"}
-    assert {case.variant for case in chosen(CASES, ["*/flat_view"])} == {"flat_view"}
-    with pytest.raises(TableError, match="no mutant of decode_nativ; did you mean decode_native"):
-        chosen(CASES, ["decode_nativ"])
-
-
 HANDFUL = [
     ("decode_native/triton_fused", "an entry too many", "edge case"),
     ("decode_native/flat_view", "ratios that are no power of two", "array"),
@@ -95,7 +88,7 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
         "  + view.clamp_(min=0 * 2)",
     ]
     row = next(line.split() for line in out.splitlines() if line.startswith("decode_native "))
-    assert row == ["decode_native", "5", "2", "1", "0", "0", "0", "1", "2", "0", "1", "1"]
+    assert row == ["decode_native", "6", "1", "1", "2", "1", "1"]  # edge cases, crash, survived, equivalent, on a GPU
     written = json.loads((tmp_path / "results.json").read_text())
     assert (written["machine"], written["seed"]) == ("CPU", 0)
     results = {one["breaks"]: (one["outcome"], one.get("killer")) for one in written["mutants"]}
@@ -188,37 +181,6 @@ def iter_then_interrupt(cases):
     yield 1, Result("random", "B=3", "exact", "differs", 2.0)
     yield len(cases) - 1, Result(None)
     raise KeyboardInterrupt
-
-
-def test_results_that_could_not_be_written_are_not_computed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(mutate, "run_all", lambda *_: pytest.fail("it ran"))
-    (tmp_path / "file").touch()
-    assert main(["decode_native/flat_view", "--device", "cpu", "--out", str(tmp_path / "file" / "out.json")]) == 2
-    assert "cannot write to" in capsys.readouterr().err
-
-
-def test_the_list_runs_nothing(capsys):
-    assert main(["decode_native/flat_view", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) >= 2 + len(chosen(CASES, ["decode_native/flat_view"]))
-    assert "lengths are one short" in " ".join(lines)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (TABLE.replace('killer = "array"', 'killer = "luck"'), "Invalid enum value 'luck'"),
-        (TABLE.replace("i >= n.batch_size", "i == n.batch_size"), "which occurs 0 times in kernels/decode_native"),
-    ],
-)
-def test_a_bad_table_is_one_sentence(content, words, tmp_path, monkeypatch, capsys):
-    (tmp_path / "decode_native.toml").write_text(content)
-    monkeypatch.setattr(mutate, "TABLES", tmp_path)
-    assert main([]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert words in err
-    assert err.count("\n") == 1
 
 
 def test_a_mutant_whose_points_were_left_out_is_not_tried():

@@ -14,7 +14,6 @@ from spec_decode_bench.cli import doctor
 from spec_decode_bench.cli.run_report import report
 from spec_decode_bench.harness.analysis import estimators
 from spec_decode_bench.harness.analysis.warnings import (
-    audit_warnings,
     doubted_cells,
     measurement_warnings,
     throttling_warnings,
@@ -160,20 +159,6 @@ def test_samples_repeated_or_kept_while_the_gpu_was_throttled_are_noted_below_th
     assert throttling_warnings(factory.sweep_run().cells) == []
 
 
-def test_many_disturbed_cells_are_counted_not_listed():
-    run = factory.sweep_run()
-    for i in range(20):
-        run = with_metrics(run, i, disturbed=1)
-    (kept,) = throttling_warnings(run.cells)
-    assert kept.endswith(", 12 more")
-
-
-def test_cells_without_an_audit_say_why():
-    run = with_metrics(factory.sweep_run(batch_sizes=(1,)), 0, no_audit="CUPTI delivers nothing")
-    assert audit_warnings(run.cells) == ["1 cell not audited: CUPTI delivers nothing"]
-    assert "1 cell not audited: CUPTI delivers nothing" in result_tables(run)[0].notes
-
-
 @pytest.mark.parametrize(
     ("flawed", "words"),
     [
@@ -223,12 +208,6 @@ def test_doctor_on_a_calibrated_timer(examine, tmp_path):
     record = read_run(tmp_path / "run.jsonl")
     assert (record.header.name, record.uncalibrated, record.cache) == ("doctor", (), "serving")
     assert (tmp_path / "calibration.png").stat().st_size > 10_000
-
-
-def test_doctor_shows_the_constants(examine):
-    _, text = examine(Ready(factory.gpu_environment(), factory.cold(factory.calibration(np.random.default_rng(0))), {}))
-    assert re.search(r"CUPTI: add to get time in a graph \+\d+ ns a launch", text)
-    assert re.search(r"queued events: add to get time in a graph −\d+ ns a launch", text)
 
 
 def test_doctor_on_a_timer_that_is_off(examine, tmp_path):

@@ -1,6 +1,5 @@
 """From grids to points: each point once, every one legal; which variants of which operator go with it."""
 
-import dataclasses
 import itertools
 import json
 
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 from spec_decode_bench.harness.config.load import Config, ConfigError, LoadedConfig
 from spec_decode_bench.harness.config.sweep import baselines, expand, plan, select
 from spec_decode_bench.harness.config.work_items import keys_of
-from spec_decode_bench.harness.contract import Axis, Rule, Variant
+from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.records.select import Selector
-from spec_decode_bench.harness.tensors import Tensors
 from tests.tier import examples
 
 NAMES = ("decode_flatten", "decode_native")
@@ -56,10 +54,6 @@ def test_traces_of_one_name_are_two_points(catalog, tmp_path):
         paths[-1].write_text("ContextTokens,GeneratedTokens\n100,5\n")
     points = points_of(source([{"context_len": [{"trace": str(path)} for path in paths]}]), catalog)
     assert [p.context_len["trace"] for _, p in points] == [str(path) for path in paths]
-
-
-def test_paddings_that_differ_little_are_two_points(catalog):
-    assert len(points_of(source([{"padding": [0.1, 0.1000001]}]), catalog)) == 2
 
 
 # --- generated sweeps -------------------------------------------------------------------------------------------------
@@ -218,12 +212,6 @@ def test_only_leaves_out_variants_and_cells(catalog):
         keys("!chian")
 
 
-def test_an_only_of_another_operator_names_the_configurations_that_measure_it(catalog):
-    words = "--only k_quant_gather/.*: made does not measure k_quant_gather; these configurations do: .*k_gather"
-    with pytest.raises(ConfigError, match=words):
-        plan(source([{"batch_size": 1}]), catalog.operators, catalog.variants, ["k_quant_gather/*"])
-
-
 def test_only_cannot_bring_in_what_variants_left_out(catalog):
     with pytest.raises(ConfigError, match=r"--only chain matches no cell"):
         plan(source([{"batch_size": 1}], variants=["flat_view"]), catalog.operators, catalog.variants, ["chain"])
@@ -242,39 +230,6 @@ def test_variants_of_an_operator_take_turns_in_one_item(catalog):
     ]
     for item in items:
         assert len(set(item.variants)) == len(item.variants) > 2
-
-
-OWN = {
-    "parse= raises TypeError": (
-        {"n": None},
-        {},
-        r"c\.yaml: sweep\[0\]\.n: TypeError: int\(\) argument must be .*, got None",
-    ),
-    "default= raises": (
-        {"n": 1},
-        {"axes": (Axis("n", int, 1, ""), Axis("m", int, lambda p: p.nope, ""))},
-        "this point has no axis 'nope'",
-    ),
-    "a rule raises": (
-        {"n": 0},
-        {"rules": (Rule("{n}", lambda p: 1 // p.n > 0),)},
-        "o: cannot make a point of this: ZeroDivisionError",
-    ),
-    "a rule names what is no axis": (
-        {"n": 0},
-        {"rules": (Rule("{k}", lambda p: False),)},
-        "cannot make a point of this: KeyError: 'k'",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", OWN)
-def test_what_the_code_of_an_operator_raises_is_one_sentence_with_its_place(case, catalog):
-    grid, given, sentence = OWN[case]
-    bare = {"axes": (Axis("n", int, 1, ""),), "rules": (), "inputs": Tensors, "outputs": Tensors}
-    own = dataclasses.replace(catalog.operators["decode_native"], name="o", **bare | given)
-    with pytest.raises(ConfigError, match=sentence):
-        expand(source([grid], ("o",)), {"o": own})
 
 
 # --- baseline ---------------------------------------------------------------------------------------------------------

@@ -6,13 +6,11 @@ import re
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spec_decode_bench.cli import run_report
 from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
 from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.records.file import Writer, read_run, write_run
@@ -23,7 +21,6 @@ from spec_decode_bench.harness.records.schema import (
     Metrics,
     Reason,
     RecordError,
-    Segment,
     UnknownLine,
 )
 from spec_decode_bench.harness.wording import printable
@@ -142,11 +139,6 @@ def test_a_finding_of_an_older_schema_has_its_difference(written):
     assert (read.check, read.message) == ("exact", "{a}")
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    assert "No such file" in refused(tmp_path / "none.jsonl")
-    refused(tmp_path)
-
-
 def test_a_record_survives_a_power_cut(tmp_path, monkeypatch):
     """Each line is synced to the disk, with all of its bytes, before write returns, of which a whole record is made."""
     on_disk, fsync = [], os.fsync
@@ -164,33 +156,6 @@ def test_a_writer_that_wrote_nothing_leaves_no_file(tmp_path):
     writer = Writer(tmp_path / "run.jsonl")
     writer.close()
     assert not writer.path.exists()
-
-
-def test_an_unknown_status_is_refused_with_its_line_and_field(written):
-    written.path.write_bytes(factory.resealed(written.content.replace(b'"status":"passed"', b'"status":"fine"', 1)))
-    assert re.search(r"run.jsonl:\d+: .*'fine'.*`\$.status`", refused(written.path))
-
-
-def test_beside_a_run_without_a_gpu_recorded_points_are_drawn_each_with_its_calibration(tmp_path, monkeypatch):
-    run_here = factory.sweep_run(factory.cpu_environment(), batch_sizes=(8, 32))
-    recorded = factory.sweep_run(batch_sizes=(1, 8, 128))
-    cells = [replace(cell, process=int(cell.operator == "decode_native")) for cell in recorded.cells]
-    timer = factory.calibration(np.random.default_rng(1))
-    more = {"environment": recorded.header.environment, "calibration": timer}
-    later = Segment(process=1, started="later", why="resumed", **more)
-    write_run(replace(recorded, cells=cells, segments=[later]), tmp_path / "recorded.jsonl")
-    factory.write(factory.sweep_run(batch_sizes=(1, 128)), tmp_path / "elsewhere.jsonl")
-    cold = factory.run(
-        recorded.header.environment, recorded.cells, config=recorded.header.config | {"measure": {"cache": "cold"}}
-    )
-    factory.write(cold, tmp_path / "cold.jsonl")
-    monkeypatch.setattr(run_report, "REFERENCE", tmp_path)
-    (drawn,) = run_report._references(run_here)
-    assert {cell.axes["batch_size"] for cell in drawn.cells} == {8}
-    assert {cell.operator for cell in drawn.cells} == {"decode_flatten", "decode_native"}
-    for cell in drawn.cells:
-        assert (drawn.calibration_of(cell) is drawn.header.calibration) == (cell.operator == "decode_flatten")
-    assert run_report._references(recorded) == []
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

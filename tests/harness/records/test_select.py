@@ -6,8 +6,6 @@ from msgspec.structs import replace
 from spec_decode_bench.harness.records.schema import Segment
 from spec_decode_bench.harness.records.select import chosen, is_chosen
 from tests import factory
-from tests.cli.test_cli import call
-from tests.tier import full
 
 CELL = replace(
     factory.cell("decode_native", "flat_view", {"batch_size": 8}, gpu=5.0), axes={"batch_size": 8, "padding": 0.0}
@@ -45,19 +43,3 @@ def test_a_filtered_run_keeps_the_calibration_of_every_cell():
     assert {cell.variant for cell in kept.cells} == {"cuda_fused"}
     assert [kept.calibration_of(cell) for cell in kept.cells] == [run.calibration_of(cell) for cell in kept.cells]
     assert {id(kept.calibration_of(cell)) for cell in kept.cells} == {id(other), id(run.header.calibration)}
-
-
-@full
-def test_plots_of_some_cells(tmp_path):
-    record = factory.write(factory.sweep_run(batch_sizes=(1, 8)), tmp_path / "run.jsonl")
-
-    def plot(glob: str) -> tuple[int, str, str]:
-        return call("plot", record, "--only", glob, "--out", tmp_path / "plots")
-
-    assert plot("decode_native/*_fused")[0] == 0
-    drawing = (tmp_path / "plots" / "latency.svg").read_text(encoding="utf-8")
-    assert "decode_native" in drawing
-    assert "decode_flatten" not in drawing
-    code, out, err = plot("none/*")
-    assert (code, out) == (2, "")
-    assert "matches no cell" in err

@@ -3,7 +3,6 @@
 import csv
 import io
 
-import pytest
 from msgspec.structs import replace
 
 from spec_decode_bench.harness.analysis.stats import interval
@@ -80,24 +79,3 @@ def test_the_command(tmp_path):
     assert call("export", folder, "--out", tmp_path / "cells.csv")[:2] == (0, "")
     assert (tmp_path / "cells.csv").read_text() == out
     assert "cannot write to" in call("export", folder, "--out", tmp_path / "no" / "cells.csv")[2]
-
-
-@pytest.mark.parametrize(
-    ("damage", "rows", "warning"),
-    [
-        (lambda content: content[:-9], 4, "lacks 1 of 3 planned cells; complete it with --resume {}"),
-        (lambda content: b"".join(content.splitlines(True)[:2]), 3, "lacks 2 of 3 planned cells; complete it with"),
-        (lambda content: content + b'{"line":', 7, ": its last line is incomplete and was left out"),
-    ],
-    ids=["cut", "thinned", "more"],
-)
-def test_rows_that_are_missing_are_told(damage, rows, warning, tmp_path):
-    run = example()
-    planned = factory.with_header(run, cells=tuple(cell.key for cell in run.cells))
-    record = factory.write(planned, tmp_path / "run.jsonl")
-    assert call("export", record)[2] == ""
-    record.write_bytes(damage(record.read_bytes()))
-    code, out, err = call("export", record)
-    assert (code, len(list(csv.reader(io.StringIO(out))))) == (0, 1 + rows)
-    assert err.startswith(f"warning: {record}")
-    assert warning.format(record) in err

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from spec_decode_bench.harness.records.schema import cell_key, split_key
-from spec_decode_bench.harness.report.console import print_table, print_tables
+from spec_decode_bench.harness.report.console import print_table
 from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown, markdown_rows, number_column
 
 COLUMNS = (Column("cell"), number_column("base, µs"), number_column("triton_fused", code=True), Column("verdict"))
@@ -25,8 +25,8 @@ def test_markdown_shows_what_an_entry_is():
     head, rule, first, second = markdown_rows(TABLE)
     assert head == "| cell | base, µs | `triton_fused` | verdict |"
     assert rule == "| --- | ---: | ---: | --- |"
-    assert first == "| one\\|two | 12\\.345 | **23\\.456**<br>9 · 1 | 🔴 slower (below) |"
-    assert second == "| `c0ffee` | 1\\.5 | skipped a | same |"
+    assert first == "| one\\|two | 12.345 | **23.456**<br>9 · 1 | 🔴 slower (below) |"
+    assert second == "| `c0ffee` | 1.5 | skipped a | same |"
     assert markdown_rows(TABLE, most=1) == [head, rule, first]
     assert markdown([TABLE]).splitlines() == ["**a title**", "", head, rule, first, second, "", "a: a reason  "]
 
@@ -37,16 +37,6 @@ def test_a_terminal_loses_no_text(width):
     assert max(map(len, text.splitlines())) <= width
     words = {word for row in TABLE.rows for entry in row for word in f"{entry.text} {entry.below}".split()}
     assert words <= set(text.split())
-
-
-def test_columns_without_room_stand_below_beside_the_row_heads():
-    assert printed(80).count("c0ffee") == 1
-    assert printed(24).count("c0ffee") == 3
-
-
-def test_titles_and_notes_stand_around_a_table():
-    lines = printed(80, lambda console, table: print_tables(console, [table])).splitlines()
-    assert (lines[1], lines[-1]) == ("a title", "a: a reason")
 
 
 def test_the_key_of_a_cell_is_split_into_its_parts():

@@ -1,21 +1,15 @@
 """Tables of a run: what they claim is there, and no terminal or Markdown parser takes a value apart."""
 
-import contextlib
 import io
 import re
 
 import pytest
-from markdown_it import MarkdownIt
 from msgspec.structs import replace
 from rich.console import Console
 
-from spec_decode_bench.harness.records.schema import Status
-from spec_decode_bench.harness.report.console import PIPED_WIDTH, make_console, print_rows, print_tables
-from spec_decode_bench.harness.report.folding import folded
+from spec_decode_bench.harness.report.console import print_tables
 from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.harness.report.tables import result_tables
-from spec_decode_bench.regression.comparison import compare
-from spec_decode_bench.regression.comparison_report import comparison_console
 from tests import factory
 
 CPU = factory.cpu_environment()
@@ -60,51 +54,6 @@ def test_no_terminal_cuts_a_number_of_a_table(width):
     text = shown(width, lambda console: print_tables(console, tables))
     assert max(map(len, text.splitlines())) <= width
     assert numbers(text) == numbers(shown(10_000, lambda console: print_tables(console, tables)))
-
-
-def test_a_piped_table_fits_its_default_width(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    piped = io.StringIO()
-    with contextlib.redirect_stdout(piped):
-        print_tables(make_console(), result_tables(long_run()))
-    assert max(map(len, piped.getvalue().splitlines())) <= PIPED_WIDTH
-    assert numbers(piped.getvalue()) == numbers(shown(10_000, lambda c: print_tables(c, result_tables(long_run()))))
-
-
-def test_a_value_without_room_breaks_between_its_parts():
-    narrow = shown(40, lambda console: print_tables(console, result_tables(long_run())[:1]))
-    assert {"uniform(", "65536;", "131072)"} <= set(narrow.split())
-    wide = shown(160, lambda console: print_tables(console, result_tables(long_run())[:1]))
-    assert wide.count("context_len=uniform(65536;131072)") == 2
-
-
-def test_variants_without_room_stand_in_a_part_of_their_own_with_all_rows():
-    (table, *_) = result_tables(long_run())
-    parts = {}
-    for width in (45, 160):
-        text = shown(width, lambda console: print_tables(console, [table]))
-        parts[width] = len(re.findall(r"^size ", text, re.MULTILINE))
-        assert len(re.findall(r"^128 ", text, re.MULTILINE)) == 4 * parts[width]
-    assert parts[45] > parts[160] == 1
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
-def test_no_terminal_cuts_a_number_of_a_comparison(width):
-    comparison = compare([long_run()], [long_run(scale=1.5)])
-    draw = lambda console: comparison_console(comparison, console)  # noqa: E731
-    text = shown(width, draw)
-    assert max(map(len, text.splitlines())) <= width
-    assert numbers(text) == numbers(shown(10_000, draw))
-
-
-def test_a_name_too_long_for_a_list_breaks_between_its_parts():
-    row = ("compiled_chain", "no: needs a GPU", "torch.repeat_interleave over decode_lens, then context_len=131072")
-    text = shown(40, lambda console: print_rows(console, ("variant", "available", "what it is"), [row]))
-    assert max(map(len, text.splitlines())) <= 40
-    assert {"compiled_", "chain", "131072"} <= set(text.split())
-    assert folded("repeat_interleave", 12) == "repeat_\ninterleave"
-    assert folded("uniform(65536;131072)", 14) == "uniform(65536;\n131072)"
-    assert folded("ab163840.5", 8) == "ab\n163840.5"
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -165,34 +114,3 @@ def test_what_is_no_time_has_no_ratio(value, damaged):
     (entries,) = table.rows
     assert not any("×" in entry.text for entry in entries)
     assert max(len(entry.text) for entry in entries) < 10
-
-
-def test_markdown_of_a_table_is_text_and_tables_alone():
-    tables = result_tables(long_run())
-    reason = replace(
-        long_run().cells[1], status=Status.FAILED, metrics=None, **factory.why_not("failed", "a | b *c* `d` <e>")
-    )
-    run = long_run()
-    run.cells[1] = reason
-    parsed = MarkdownIt("commonmark").enable("table")
-    tokens = parsed.parse(markdown(result_tables(run)))
-    assert {token.type for token in tokens if token.type.endswith("_open") and token.level == 0} == {
-        "paragraph_open",
-        "table_open",
-    }
-    inside = {child.type for token in tokens for child in token.children or ()}
-    assert inside <= {
-        "text",
-        "text_special",
-        "softbreak",
-        "hardbreak",
-        "strong_open",
-        "strong_close",
-        "code_inline",
-        "html_inline",
-    }
-    html = parsed.render(markdown(result_tables(run)))
-    assert "a | b *c* `d` &lt;e&gt;" in html
-    assert "\n* fastest of its row." in html
-    starred = sum(entry.text.endswith("*") for table in tables for row in table.rows for entry in row)
-    assert starred == len(re.findall(r"×\*</strong>", html)) > 0

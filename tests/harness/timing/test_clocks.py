@@ -125,32 +125,6 @@ def test_where_nvml_refuses_everything_nothing_is_detected_and_a_note_says_so(nv
     assert note.endswith("samples taken while the GPU is throttled are not detected")
 
 
-def test_what_nvml_does_not_refuse_is_used(nvml):
-    nvml.refused = {"nvmlDeviceGetPowerUsage", "nvmlDeviceGetCurrentClocksEventReasons"}
-    reader = Clocks()
-    reader.set_run_clock()
-    nvml.clock = 1000
-    assert "clock below" in reader.throttle_reason(reader.read())
-    assert reader.read().power_w is None
-    (note,) = reader.notes
-    assert note.startswith("NVML refuses power, throttle reasons (")
-    assert "not all detected" in note
-
-
-def test_a_query_that_fails_later_is_not_an_error(nvml):
-    reader = Clocks()
-    reader.set_run_clock()
-    nvml.refused = {"nvmlDeviceGetClockInfo"}
-    assert (reader.read(), reader.throttle_reason(reader.read())) == (None, None)
-
-
-def test_gpus_are_told_apart_and_not_named():
-    first, second = "1a2b3c4d-0000-0000-0000-000000000001", "1a2b3c4d-0000-0000-0000-000000000002"
-    assert environment.gpu_id(first) == environment.gpu_id(first) != environment.gpu_id(second)
-    assert len(environment.gpu_id(first)) == 12
-    assert environment.gpu_id(first)[:8] not in first
-
-
 def test_the_environment_records_what_nvml_gives_and_names_what_it_refuses(nvml):
     assert environment._nvml() == (
         {

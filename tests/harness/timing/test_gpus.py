@@ -64,28 +64,6 @@ def test_a_gpu_in_use_is_left_out_where_others_do_and_named_where_not(driver, mo
         choose_gpus("all")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "sentence"),
-    [
-        ("4", "--gpus 4: this machine shows 3 GPUs; ask for 3 or fewer"),
-        ("device=0,7", "--gpus device=0,7: there is no GPU 7; this machine shows 3 GPUs, counted from 0"),
-        *((text, f"--gpus {text}: expected a number") for text in ("0", "-1", "two", "device=", "0,1", "1.5")),
-    ],
-)
-def test_what_cannot_be_chosen_is_one_sentence(wanted, sentence, driver):
-    with pytest.raises(RuntimeError, match=sentence):
-        choose_gpus(wanted)
-
-
-def test_without_a_driver_there_is_nothing_to_choose(monkeypatch):
-    def missing():
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", missing)
-    with pytest.raises(RuntimeError, match="--gpus 2: the driver shows no GPU"):
-        choose_gpus("2")
-
-
 HOLDS = """
 import sys, time
 from pathlib import Path

@@ -21,7 +21,7 @@ from spec_decode_bench.harness.analysis.estimators import (
     calibration_errors,
     estimates,
 )
-from spec_decode_bench.harness.analysis.stats import copy_bound_curve, copy_bound_us, samples, slopes
+from spec_decode_bench.harness.analysis.stats import samples, slopes
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import Checked
@@ -38,7 +38,7 @@ from spec_decode_bench.harness.session.sampling import ContextLost
 from spec_decode_bench.harness.session.session import _with_cupti
 from spec_decode_bench.harness.session.worker import WorkerDied
 from spec_decode_bench.harness.timing import calibrate as calibration
-from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS, Cache, measure_chase_cycles
+from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
 from spec_decode_bench.harness.timing.clocks import Clocks
 from spec_decode_bench.harness.timing.cuda_timer import HOST_CALLS, CudaTimer
 from spec_decode_bench.harness.timing.environment import ROOT
@@ -52,7 +52,7 @@ from tests.adversaries.test_adversaries import GPU_REJECTIONS
 from tests.harness.verify.test_graph_replay_gpu import CHEATS
 from tests.in_process import evaluators, measured
 from tests.runnable import variant_of
-from tests.simulated_gpu import MISSED_BYTES_PER_NS, simulated_gpu
+from tests.simulated_gpu import simulated_gpu
 from tests.tier import full
 
 COPIES = (1, 2, 4, 8, 16)
@@ -102,17 +102,6 @@ def test_work_on_the_device_is_done_when_its_stream_gets_to_it(gpu):
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         assert a.clone().tolist() == [1, 1, 1, 1]
-
-
-def test_a_tensor_knows_where_it_lies_and_does_not_mix(gpu):
-    a, b = torch.arange(4, device="cuda"), torch.arange(4)
-    assert (a.is_cuda, a.device.type, a[1:].device.type) == (True, "cuda", "cuda")
-    assert ((a + 1).device, a.cpu().device.type) == (a.device, "cpu")
-    assert (b.is_cuda, b.device.type, b.cuda().is_cuda, b.to(a.device).tolist()) == (False, "cpu", True, [0, 1, 2, 3])
-    with pytest.raises(RuntimeError, match="same device"):
-        a + b
-    assert torch.empty(4, pin_memory=True).is_pinned()
-    assert not b.is_pinned()
 
 
 def test_a_graph_runs_its_nodes_when_it_is_replayed_and_a_wait_breaks_its_capture(gpu):
@@ -216,18 +205,6 @@ def test_what_cannot_be_captured_says_why_and_the_next_capture_works(gpu):
     assert "graph_us" not in watch.sample()
     assert "not permitted when stream is capturing" in watch.facts()["no_graph"]
     assert sampled(timer, lambda: a.add_(1))[0].facts()["launches"] == 1
-
-
-@pytest.mark.parametrize("cache", ["cold", "serving"])
-def test_a_cache_state_costs_the_bytes_that_are_not_in_the_l2(cache, gpu):
-    """64 bytes a nanosecond: 16 KiB are read and as many written."""
-    source, target = (torch.zeros(4096, dtype=torch.int32, device="cuda") for _ in range(2))
-    copy = launcher(CALIBRATION_KERNELS, "block_copy", 1, 1024, source, target)
-    watch = CudaTimer(COPIES, cache).stopwatch(PlacedLaunch(copy, rewrite_inputs=lambda: source.fill_(1)))
-    one = watch.sample()
-    missed = 2 if cache == "cold" else 1  # an input that was just written is in the L2
-    assert one["state_us"] - one["graph_us"][1] == pytest.approx(missed * 16384 / 64 / 1e3)
-    assert slopes({k: [us] for k, us in one["graph_us"].items()}) == pytest.approx([0.152 + 0.9])
 
 
 # --- queued events ----------------------------------------------------------------------------------------------------
@@ -336,27 +313,12 @@ def test_a_copy_that_comes_out_wrong_ends_the_calibration(gpu, monkeypatch):
         calibrated()
 
 
-@pytest.mark.parametrize(
-    ("cache", "cycles"),
-    [("hot", {"hot": 270}), ("cold", {"cold": 660}), ("serving", {"serving": 270, "serving_table": 660})],
-)
-def test_the_chase_tells_what_a_state_leaves_in_the_l2(cache, cycles, gpu):
-    found = {state: np.median(values) for state, values in measure_chase_cycles(Cache(cache)).items()}
-    assert found == pytest.approx({"l2": 270, "memory": 660, **cycles})
-
-
 @pytest.mark.parametrize(("cache", "state"), [("cold", "cold"), ("serving", "serving")])
 def test_a_state_that_does_not_flush_is_a_calibration_error(cache, state, gpu):
     timer, clocks = CudaTimer(COPIES, cache), Clocks()
     timer.cache._flush_buffer = torch.empty(16, dtype=torch.uint8, device="cuda")
     (found,) = calibration_errors(calibration.calibrate(timer, clocks), cache)
     assert "270 cycles, 660 are expected" in found
-
-
-def test_a_driver_that_reports_a_quarter_of_the_l2_is_a_calibration_error(gpu):
-    gpu.reported_l2_bytes //= 4
-    (found,) = calibration_errors(calibrated("cold"), "cold")
-    assert found.startswith("cache state not confirmed: a hop takes 270 cycles in L2 and 270 in memory")
 
 
 # --- checks and replays -----------------------------------------------------------------------------------------------
