@@ -32,7 +32,7 @@ MAY_IMPORT = {room: {"plots", "harness"} for room in ROOMS} | {
 #: no defect, no case.
 OF_BASELINES = re.compile(r"baselines\.(workloads(\.\w+)*|\w+\.operator)")
 #: The rooms that run operators as an engine would.
-OPERATE = {"decode_loop"}
+OPERATE = {"decode_loop", "engine_plugin"}
 #: Of a module of this suite.
 NAME = re.compile(rf"{SUITE}(\.\w+)+")
 
