@@ -8,6 +8,7 @@ unless the plan asks for them: numbers stand in their place, since no kernel loo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +39,11 @@ def entry(module: ModuleType, axes: Mapping[str, Any], values: Mapping[str, Any]
     names = {axis.name for axis in module.operator.axes}
     tensors = {name: values.get(name) for name in module.Inputs.__dataclass_fields__}
     return Entry(module.operator.name, {name: value for name, value in axes.items() if name in names}, tensors)
+
+
+def made(record: type, **given: Any) -> Any:
+    """An Inputs or Outputs whose other fields are None: of what the engine's step does not have."""
+    return record(**(dict.fromkeys(field.name for field in fields(record)) | given))
 
 
 def host(tensor: torch.Tensor) -> np.ndarray:

@@ -16,7 +16,7 @@ import torch
 
 from spec_decode_bench.baselines.decode_flatten import operator as decode_flatten
 from spec_decode_bench.baselines.decode_step import operator as decode_step
-from spec_decode_bench.engine_plugin.arguments import of_indexer, of_schedule
+from spec_decode_bench.engine_plugin.arguments import made, of_indexer, of_schedule
 from spec_decode_bench.engine_plugin.session import ENGINE, PACKED, SUITE, Session, is_capturing
 
 MODULE = "vllm.v1.attention.backends.mla.indexer"
@@ -129,15 +129,24 @@ class Indexer:
     def _make(self, arm: str, builder: Any, given: Mapping[str, Any], rows: int, tokens: int) -> Callable[[], Any]:
         if arm == PACKED:
             return self._engine.packed(builder, given, tokens)
-        x = decode_flatten.Inputs(given["seq_lens"], _boundaries(given), given["block_table"], None, tokens)
-        buffers = builder.decode_seq_lens_buffer, builder.decode_lens_buffer, builder.expanded_block_table_buffer
-        size, table = builder.kv_cache_spec.block_size, builder.expanded_block_table_buffer
-        module, max_num_seqs = decode_flatten, max(256, rows)
-        out = decode_flatten.Outputs(*buffers)
+        x = made(
+            decode_flatten.Inputs,
+            seq_lens=given["seq_lens"],
+            query_start_loc=_boundaries(given),
+            block_table=given["block_table"],
+            num_decode_tokens=tokens,
+        )
+        size, max_num_seqs = builder.kv_cache_spec.block_size, max(256, rows)
+        lens, table = builder.decode_seq_lens_buffer, builder.expanded_block_table_buffer
+        lens = builder.decode_seq_lens_buffer
+        buffers = {"lens": lens, "decode_lens": builder.decode_lens_buffer, "block_table": table}
+        module = decode_flatten
         if self.operator == "decode_step":
-            module, int32 = decode_step, {"dtype": torch.int32, "device": table.device}
-            tiles = torch.zeros(builder.num_sms, 8, **int32), torch.zeros(max_num_seqs + 1, **int32)
-            out = decode_step.Outputs(*buffers, builder.scheduler_metadata_buffer, *tiles)
+            module = decode_step
+            buffers["schedule"] = builder.scheduler_metadata_buffer
+            buffers["tile_scheduler_metadata"] = table.new_zeros(builder.num_sms, 8)
+            buffers["num_splits"] = table.new_zeros(max_num_seqs + 1)
+        out = made(module.Outputs, **buffers)
         values = {
             "batch_size": rows,
             "next_n": given["next_n"],
@@ -145,7 +154,7 @@ class Indexer:
             "token_padding": max(tokens - rows * given["max_decode_len"], 0),
             "block_size": size,
             "max_model_len": table.shape[1] * size,
-            "max_num_batched_tokens": len(buffers[0]),
+            "max_num_batched_tokens": len(lens),
             "max_num_seqs": max_num_seqs,
             "num_sms": builder.num_sms,
             "remainder": self._engine.remainder,

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from spec_decode_bench.engine_plugin import registration, signatures
 from spec_decode_bench.engine_plugin.hooks import install as install_hooks
-from spec_decode_bench.harness.config.load import Source, load
+from spec_decode_bench.harness.config.load import LoadedConfig, load
 from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.packages import file_in
 from spec_decode_bench.harness.wording import did_you_mean
@@ -54,7 +54,7 @@ def adapter_of(version: str, folder: Path) -> ModuleType:
     raise UsageError(f"vLLM {version} is not {' or '.join(differences)}: {differences[known]}")
 
 
-def check_stack(source: Source, adapter: ModuleType) -> None:
+def check_stack(source: LoadedConfig, adapter: ModuleType) -> None:
     """Whether the plan names what can be applied. Raises ConfigError."""
     plan, key = source.settings, "engine_plugin.stack"
     for operator in plan.stack:

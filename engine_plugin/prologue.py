@@ -12,7 +12,7 @@ reads entries of block tables that its gather has not written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from spec_decode_bench.baselines.step_prologue.operator import Inputs, Outputs, operator
-from spec_decode_bench.engine_plugin.arguments import V2Reader
+from spec_decode_bench.engine_plugin.arguments import V2Reader, made
 from spec_decode_bench.engine_plugin.session import ENGINE, SUITE, Session, is_capturing
 from spec_decode_bench.harness.contract import Point
 
@@ -93,7 +93,7 @@ def arguments(runner: Any, own: Buffers, rows: int, padded: int) -> tuple[Point,
     """Of a variant, at the addresses of the engine."""
     states, tables, buffers = runner.req_states, runner.block_tables, runner.input_buffers
     tokens = rows * (runner.num_speculative_steps + 1)
-    x = _made(
+    x = made(
         Inputs,
         idx_mapping=own.slots[:padded],
         query_start_loc=buffers.query_start_loc,
@@ -114,7 +114,7 @@ def arguments(runner: Any, own: Buffers, rows: int, padded: int) -> tuple[Point,
         num_tokens=tokens,
         num_logits=tokens,
     )
-    out = _made(
+    out = made(
         Outputs,
         seq_lens=buffers.seq_lens,
         positions=buffers.positions,
@@ -129,11 +129,6 @@ def arguments(runner: Any, own: Buffers, rows: int, padded: int) -> tuple[Point,
         slot_mappings=tables.slot_mappings,
     )
     return point_of(runner, rows, padded), x, out
-
-
-def _made(record: type, **given: Any) -> Any:
-    """An Inputs or Outputs whose other fields are None: of states and of an indexer, which this step does not have."""
-    return record(**{field.name: given.get(field.name) for field in fields(record)})
 
 
 class Prologue:

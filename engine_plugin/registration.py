@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spec_decode_bench.engine_plugin.configuration import EnginePlan
 from spec_decode_bench.engine_plugin.records import EngineBlock
 from spec_decode_bench.harness import registry
-from spec_decode_bench.harness.config.load import OF_A_SWEEP, Located, Source
+from spec_decode_bench.harness.config.load import OF_A_SWEEP, LoadedConfig, Located
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ def check(file: Located, data: Mapping[str, Any]) -> None:
         raise file.error(given, f"a plan for an engine names operators in its stack; drop {given}")
 
 
-def refuse(source: Source, *_: Any) -> Any:
+def refuse(source: LoadedConfig, *_: Any) -> Any:
     """An engine runs it, not this suite."""
     raise source.error(KEY, f"runs inside an engine: SPEC_DECODE_BENCH={source.path} vllm serve MODEL")
 

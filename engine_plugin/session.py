@@ -25,7 +25,7 @@ from spec_decode_bench.engine_plugin.configuration import EnginePlan
 from spec_decode_bench.engine_plugin.records import EngineBlock, first_difference
 from spec_decode_bench.harness import captures
 from spec_decode_bench.harness.captures import CaptureWriter
-from spec_decode_bench.harness.config.load import Source
+from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.errors import UsageError
@@ -85,7 +85,7 @@ class Block:
 class Session:
     """Of one process. Nothing is written before its first step."""
 
-    def __init__(self, source: Source, version: str) -> None:
+    def __init__(self, source: LoadedConfig, version: str) -> None:
         self.source, self.version = source, version
         self.plan: EnginePlan = source.settings
         self.arm: str = ENGINE
