@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+#: Of the section.
+KEY = "engine_plugin"
 Mode = Literal["capture", "check", "apply", "measure"]
 #: engine: its own functions. packed: its own kernels, by launches whose arguments are packed once. suite: the stack.
 Arm = Literal["engine", "packed", "suite"]

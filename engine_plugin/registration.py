@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spec_decode_bench.engine_plugin.configuration import EnginePlan
+from spec_decode_bench.engine_plugin.configuration import KEY, EnginePlan
 from spec_decode_bench.engine_plugin.records import EngineBlock
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.config.load import OF_A_SWEEP, LoadedConfig, Located
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from spec_decode_bench.harness.records.schema import Run
     from spec_decode_bench.harness.report.table import Table
-
-KEY = "engine_plugin"
 
 
 def check(file: Located, data: Mapping[str, Any]) -> None:
@@ -51,3 +49,4 @@ SECTION = registry.Section(
     show=show,
 )
 registry.SECTIONS[KEY] = SECTION
+registry.FIGURES.append("spec_decode_bench.engine_plugin.plots.engine_arms")
