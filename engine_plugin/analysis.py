@@ -3,8 +3,8 @@
 In A B C C B A the blocks of each arm have the same mean place, so that a linear drift, such as of growing contexts, is
 the same for all of them. Two things are not linear, and a palindrome with one of them is left out: a prefill in its
 middle, and a host that changes its speed. The latter shows in the host's time of the functions that are replaced, each
-arm of which is compared with itself alone: on a shared CPU all of an engine's Python takes 1.3 to 1.6 times as long
-for hundreds of steps. Which arm is faster decides nothing there.
+arm of which has its own usual time: now and then all of an engine's Python takes 1.3 to 1.6 times as long for hundreds
+of steps. Which arm is faster decides nothing there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FEWEST = 6
 
 @dataclass(frozen=True)
 class Palindrome:
-    """blocks: in the order of time. pace: of the host in each of them, 1 at the median of its arm."""
+    """blocks: in the order of time. pace: the host's time in each of them, in units of what is usual for its arm."""
 
     blocks: tuple[EngineBlock, ...]
     pace: tuple[float, ...]
@@ -88,17 +88,30 @@ def _scaled(interval: Interval, tokens: float) -> Interval:
 def palindromes(blocks: Iterable[EngineBlock]) -> list[Palindrome]:
     """The complete ones among the measured blocks of one batch size."""
     measured = [block for block in blocks if block.mode == "measure" and block.itl_us and block.finding is None]
-    host = {id(block): _host_us(block) for block in measured}
-    usual = {arm: np.median([host[id(block)] for block in measured if block.arm == arm]) for arm in _arms(measured)}
+    names = set(_arms(measured))
     turns: dict[tuple[int, int], list[EngineBlock]] = defaultdict(list)
     for block in measured:
         turns[block.process, block.turn].append(block)
-    found = []
+    complete = []
     for turn in turns.values():
-        names = [block.arm for block in turn]
-        if len(names) == 2 * len(usual) and names == names[::-1] and set(names) == set(usual):
-            found.append(Palindrome(tuple(turn), tuple(float(host[id(block)] / usual[block.arm]) for block in turn)))
-    return found
+        order = [block.arm for block in turn]
+        if len(order) == 2 * len(names) and order == order[::-1] and set(order) == names:
+            complete.append(turn)
+    if not complete:
+        return []
+    # Of an arm in units of all arms: within palindromes, since its own median may lie in either mode.
+    shares = [{arm: _mean_host(turn, arm) / _mean_host(turn, *names) for arm in names} for turn in complete]
+    usual = {arm: float(np.median([share[arm] for share in shares])) for arm in names}
+    pace = [[_host_us(block) / usual[block.arm] for block in turn] for turn in complete]
+    unit = float(np.median(pace))
+    return [
+        Palindrome(tuple(turn), tuple(one / unit for one in of_turn))
+        for turn, of_turn in zip(complete, pace, strict=True)
+    ]
+
+
+def _mean_host(turn: Sequence[EngineBlock], *arms: str) -> float:
+    return float(np.mean([_host_us(block) for block in turn if block.arm in arms]))
 
 
 def _arms(blocks: Iterable[EngineBlock]) -> list[str]:

@@ -68,7 +68,7 @@ def _arms(blocks: Sequence[EngineBlock]) -> Table | None:
     measured = [block for block in blocks if block.mode == "measure" and block.itl_us]
     if not measured:
         return None
-    arms = all_compared(measured)
+    arms = all_compared(blocks)
     notes = [
         "host, launches: of the functions that the suite replaces",
         "medians; 95 % intervals by a bootstrap over palindromes",

@@ -41,7 +41,11 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     hosts[0].set_ylabel("host (µs)", fontsize=LABEL_PT)
     same_y(changes)
     same_y(hosts)
-    kept = "; ".join(f"{arm.kept} of {arm.of} palindromes at {arm.batch}" for _, arms in found for arm in arms[:1])
+    kept = "; ".join(
+        f"{_title(run).splitlines()[0]}: "
+        + ", ".join(f"{arm.kept} of {arm.of} palindromes at {arm.batch}" for arm in arms if arm.change is None)
+        for run, arms in found
+    )
     text = (
         f"95 % intervals by a bootstrap over palindromes of blocks of steps; packed: the engine's own kernels\n{kept}"
     )
@@ -94,7 +98,7 @@ def _draw_host(ax: Axes, arms: Sequence[Arm]) -> dict[str, object]:
     for name in names:
         of_arm = [arm for arm in arms if arm.name == name]
         x, host = [places[arm.batch, name] for arm in of_arm], [sum(arm.host_us.values()) for arm in of_arm]
-        bars = ax.bar(x, host, width=SPREAD / len(names), color=LOOKS[name][0])
+        bars = ax.bar(x, host, width=SPREAD / len(names), color=LOOKS[name][0], zorder=2)
         ax.bar_label(bars, [f"{us:.0f}" for us in host], fontsize=LABEL_PT)
         handles[name] = bars
     style_changes(ax, margin=0.2)
