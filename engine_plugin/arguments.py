@@ -46,6 +46,11 @@ def made(record: type, **given: Any) -> Any:
     return record(**(dict.fromkeys(field.name for field in fields(record)) | given))
 
 
+def block_sizes(tables: Any) -> list[int]:
+    """Tokens of a block as kernels address it, by group. Version 0.33 has no other blocks."""
+    return list(tables.kernel_block_sizes if hasattr(tables, "kernel_block_sizes") else tables.block_sizes)
+
+
 def host(tensor: torch.Tensor) -> np.ndarray:
     """A copy, as of the work that is queued now."""
     return tensor.detach().cpu().numpy().copy()
@@ -70,7 +75,7 @@ class V2Step:
         ordered = not chunks[:decodes].any() and (query[:decodes] == k + 1).all()
         self.is_described = bool(ordered and len(set(query[decodes:].tolist())) < 2)
         widths = [table.gpu.shape[1] for table in tables.block_tables]
-        sizes = list(tables.kernel_block_sizes)
+        sizes = block_sizes(tables)
         self.is_described &= len(set(sizes)) == len(set(widths)) == 1 and tables.cp_size == 1
         self.history_len = states.all_token_ids.gpu.shape[1]
         self.axes = {

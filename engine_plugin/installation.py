@@ -18,7 +18,8 @@ from spec_decode_bench.harness.wording import did_you_mean
 
 #: Version of vLLM -> its adapter, loaded where it is called.
 ADAPTERS: dict[str, Callable[[], ModuleType]] = {
-    version: partial(import_module, f"{__package__}.vllm_{version.replace('.', '_')}") for version in ("0.22.1",)
+    version: partial(import_module, f"{__package__}.vllm_{version.replace('.', '_')}")
+    for version in ("0.22.1", "0.33.0")
 }
 
 

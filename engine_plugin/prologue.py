@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from spec_decode_bench.baselines.step_prologue.operator import Inputs, Outputs, operator
-from spec_decode_bench.engine_plugin.arguments import V2Reader, made
+from spec_decode_bench.engine_plugin.arguments import V2Reader, block_sizes, made
 from spec_decode_bench.engine_plugin.session import ENGINE, SUITE, Session, is_capturing
 from spec_decode_bench.harness.contract import Point
 
@@ -65,7 +65,7 @@ class Buffers:
         self.logit_positions = zeros(by_logit, torch.int64)
         self.starts, self.reach = zeros(1, torch.int64), zeros(1, torch.int32)
         self.widths = torch.full((1,), tables.block_tables[0].gpu.shape[1], dtype=torch.int64, device=device)
-        self.block_sizes = torch.tensor(tables.kernel_block_sizes, dtype=torch.int32, device=device)
+        self.block_sizes = torch.tensor(block_sizes(tables), dtype=torch.int32, device=device)
         self.enabled, self.sharded = (torch.full((1,), value, device=device) for value in (True, False))
         self.next_prefill_tokens = states.next_prefill_tokens.view(-1, capacity)
 
@@ -73,6 +73,7 @@ class Buffers:
 def point_of(runner: Any, rows: int, padded: int) -> Point:
     """Of a covered step."""
     table, tables, k = runner.block_tables.block_tables[0].gpu, runner.block_tables, runner.num_speculative_steps
+    size = block_sizes(tables)[0]
     return operator.complete(
         {
             "batch_size": padded,
@@ -81,8 +82,8 @@ def point_of(runner: Any, rows: int, padded: int) -> Point:
             "max_decode_len": k + 1,
             "max_num_seqs": table.shape[0],
             "max_num_batched_tokens": tables.max_num_batched_tokens,
-            "block_size": tables.kernel_block_sizes[0],
-            "max_model_len": table.shape[1] * tables.kernel_block_sizes[0],
+            "block_size": size,
+            "max_model_len": table.shape[1] * size,
             "history_len": runner.req_states.all_token_ids.gpu.shape[1],
             "look_ahead": runner.req_states.next_prefill_tokens.numel() // table.shape[0],
         }
@@ -204,7 +205,7 @@ class Prologue:
         self._reader.before_forward(runner, batch)
         try:
             for arm, got in self._pending:
-                self._compare(arm, self._results(runner, batch), got, tables.kernel_block_sizes[0])
+                self._compare(arm, self._results(runner, batch), got, block_sizes(tables)[0])
         except Exception as error:
             self._session.failed(OPERATOR, error)
         return result

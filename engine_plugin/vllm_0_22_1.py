@@ -72,15 +72,15 @@ USED = (
 def hooks(session: Session) -> Hooks:
     """What takes the place of the engine's functions."""
     return {
-        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.execute_model": _steps(session, "num_speculative_steps"),
-        "vllm.v1.worker.gpu_model_runner:GPUModelRunner.execute_model": _steps(session, "num_spec_tokens"),
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.execute_model": steps(session, "num_speculative_steps"),
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner.execute_model": steps(session, "num_spec_tokens"),
         **PreparedStep(session).hooks("vllm.v1.worker.gpu.model_runner"),
         **Indexer(session, UniformDecode()).hooks(),
         **mamba_hooks(session),
     }
 
 
-def _steps(session: Session, drafts: str) -> Callable[[Callable], Callable]:
+def steps(session: Session, drafts: str) -> Callable[[Callable], Callable]:
     """drafts: attribute of the runner, how many a step has."""
 
     def wrap(original: Callable) -> Callable:
@@ -184,30 +184,11 @@ class PreparedStep(Prologue):
         )
 
     def packed(self, runner: Any, own: Buffers, rows: int, padded: int) -> list[Callable[[], Any]]:
-        from vllm.v1.worker.gpu import block_table, input_batch
+        from vllm.v1.worker.gpu import block_table
 
-        states, tables, buffers = runner.req_states, runner.block_tables, runner.input_buffers
-        slots, lanes = own.slots[:rows], 1 << runner.num_speculative_steps.bit_length()
-        cu_num_logits, starts, computed = own.cu_num_logits, buffers.query_start_loc, states.num_computed_tokens.gpu
-        expanded = own.expanded_idx_mapping, own.expanded_local_pos
+        tables, starts, slots = runner.block_tables, runner.input_buffers.query_start_loc, own.slots[:rows]
         return [
-            fixed_launch(
-                input_batch._expand_idx_mapping_kernel, (rows,), slots, *expanded, cu_num_logits, BLOCK_SIZE=lanes
-            ),
-            fixed_launch(
-                input_batch._prepare_pos_seq_lens_kernel,
-                (rows + 1,),
-                *(buffers.positions, buffers.seq_lens, slots, starts, computed, len(buffers.seq_lens)),
-                BLOCK_SIZE=1024,
-            ),
-            fixed_launch(
-                input_batch._combine_sampled_and_draft_tokens_kernel,
-                (rows,),
-                *(buffers.input_ids, slots, states.last_sampled_tokens, starts, buffers.seq_lens),
-                *(states.prefill_len.gpu, states.draft_tokens, states.draft_tokens.stride(0)),
-                *(cu_num_logits, own.logits_indices),
-                BLOCK_SIZE=lanes,
-            ),
+            *packed_inputs(runner, own, rows),
             fixed_launch(
                 block_table._gather_block_tables_kernel,
                 (1, padded),
@@ -218,15 +199,44 @@ class PreparedStep(Prologue):
             fixed_launch(
                 block_table._compute_slot_mappings_kernel,
                 (1, rows + 1),
-                *(tables.max_num_batched_tokens, slots, starts, buffers.positions, tables.block_table_ptrs),
-                *(tables.block_table_strides, tables.block_sizes_tensor, tables.slot_mappings),
-                *(tables.slot_mappings.stride(0), tables.cp_rank),
+                *(tables.max_num_batched_tokens, slots, starts, runner.input_buffers.positions),
+                *(tables.block_table_ptrs, tables.block_table_strides, tables.block_sizes_tensor),
+                *(tables.slot_mappings, tables.slot_mappings.stride(0), tables.cp_rank),
                 CP_SIZE=tables.cp_size,
                 CP_INTERLEAVE=tables.cp_interleave,
                 PAD_ID=-1,
                 TRITON_BLOCK_SIZE=1024,
             ),
         ]
+
+
+def packed_inputs(runner: Any, own: Buffers, rows: int) -> list[Callable[[], Any]]:
+    """The kernels of ``prepare_inputs``, which are the same in 0.33.0."""
+    from vllm.v1.worker.gpu import input_batch
+
+    states, buffers, slots = runner.req_states, runner.input_buffers, own.slots[:rows]
+    lanes, starts = 1 << runner.num_speculative_steps.bit_length(), buffers.query_start_loc
+    expanded = own.expanded_idx_mapping, own.expanded_local_pos
+    return [
+        fixed_launch(
+            input_batch._expand_idx_mapping_kernel, (rows,), slots, *expanded, own.cu_num_logits, BLOCK_SIZE=lanes
+        ),
+        fixed_launch(
+            input_batch._prepare_pos_seq_lens_kernel,
+            (rows + 1,),
+            *(buffers.positions, buffers.seq_lens, slots, starts, states.num_computed_tokens.gpu),
+            len(buffers.seq_lens),
+            BLOCK_SIZE=1024,
+        ),
+        fixed_launch(
+            input_batch._combine_sampled_and_draft_tokens_kernel,
+            (rows,),
+            *(buffers.input_ids, slots, states.last_sampled_tokens, starts, buffers.seq_lens),
+            *(states.prefill_len.gpu, states.draft_tokens, states.draft_tokens.stride(0)),
+            *(own.cu_num_logits, own.logits_indices),
+            BLOCK_SIZE=lanes,
+        ),
+    ]
 
 
 class UniformDecode:
@@ -240,11 +250,9 @@ class UniformDecode:
         return not given["use_native"] and given["max_decode_len"] > 1 and builder.compress_ratio == 1
 
     def packed(self, builder: Any, given: Mapping[str, Any], tokens: int) -> Callable[[], Any]:
-        from vllm.v1.attention.backends.mla import indexer
-
         table, expanded = given["block_table"], builder.expanded_block_table_buffer
         launch = fixed_launch(
-            indexer._prepare_uniform_decode_kernel,
+            self.kernel(),
             (tokens,),
             *(given["seq_lens"], builder.decode_seq_lens_buffer, table, table.stride(0)),
             *(expanded, expanded.stride(0), builder.decode_lens_buffer, given["max_decode_len"]),
@@ -257,3 +265,8 @@ class UniformDecode:
             tail.zero_()
 
         return both
+
+    def kernel(self) -> Any:
+        from vllm.v1.attention.backends.mla import indexer
+
+        return indexer._prepare_uniform_decode_kernel

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -67,6 +68,15 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
     """Of the record, without its header."""
     (path,) = (folder / "out").glob("*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def put_input_batch(version: str) -> None:
+    """The module with the engine's InputBatch: a dataclass with the fields of the wheel's."""
+    module = ModuleType("vllm.v1.worker.gpu.input_batch")
+    fields = signatures.known(version)["v1/worker/gpu/input_batch.py::InputBatch"].removeprefix("fields ").split(", ")
+    typed = [(name, Any, None) if name == "pcp" else (name, Any) for name in fields]
+    module.InputBatch = make_dataclass("InputBatch", typed, kw_only=True)
+    sys.modules[module.__name__] = module
 
 
 class Runner:
@@ -133,9 +143,7 @@ class Engine:
     """Calls the hooks as vLLM calls its functions, whose results the reference of step_prologue computes."""
 
     def __init__(self, session: Session, runner: Runner) -> None:
-        module = ModuleType("vllm.v1.worker.gpu.input_batch")
-        module.InputBatch = SimpleNamespace
-        sys.modules[module.__name__] = module
+        put_input_batch("0.22.1")
         self.session, self.runner = session, runner
         self.adapter = PreparedStep(session)
         self.calls = 0
