@@ -24,7 +24,7 @@ ORDER = (
     *("check-record", "export", "history", "list", "profile", "doctor"),
 )
 #: Modules with which rooms add to the instrument (harness/registry.py).
-REGISTRATIONS = ("spec_decode_bench.decode_loop.registration", "spec_decode_bench.profiler.registration")
+REGISTRATIONS = tuple(f"spec_decode_bench.{room}.registration" for room in ("decode_loop", "engine_plugin", "profiler"))
 
 
 def commands() -> dict[str, Command]:

@@ -79,7 +79,7 @@ class DecodeLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     captured:       batch sizes of captured graphs; a batch is padded up to the next one.
     scheduling:     sync: the host waits for the accepted counts before it prepares a step. async: it runs a step ahead.
     graph:          none: metadata is launched eagerly. full: it is captured with the model step.
-    decode_path:    whether lengths are flattened or native.
+    decode_path:    of the sparse indexer; none: of a step_prologue without one, as a dense model has it.
     blocks:         turns of each stack. steps: of a turn.
     """
 
@@ -97,7 +97,7 @@ class DecodeLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     captured: Annotated[tuple[Positive, ...], Meta(min_length=1)] = CAPTURED
     scheduling: Scheduling | Annotated[list[Scheduling], Meta(min_length=1)] = "sync"
     graph: GraphMode | Annotated[list[GraphMode], Meta(min_length=1)] = "none"
-    decode_path: Literal["flatten", "native"] = "flatten"
+    decode_path: Literal["flatten", "native", "none"] = "flatten"
     blocks: Annotated[int, Meta(ge=4, le=10_000)] = 10
     steps: Annotated[int, Meta(ge=8, le=10_000)] = 12
 

@@ -17,7 +17,7 @@ SUITE = "spec_decode_bench"
 #: Its folders of code: operators and their variants; what runs in workers; what plans, reports and draws.
 OPERATORS = ("baselines", "kernels", "upstream")
 IN_WORKERS = ("harness", "decode_loop")
-PACKAGES = (*OPERATORS, *IN_WORKERS, "cli", "plots", "profiler", "regression")
+PACKAGES = (*OPERATORS, *IN_WORKERS, "cli", "engine_plugin", "plots", "profiler", "regression")
 
 
 class ContentLoader(SourceFileLoader):
