@@ -29,6 +29,10 @@ from spec_decode_bench.decode_loop.analysis import alone, delta, reference_of, v
 from spec_decode_bench.decode_loop.analysis import by_point as loops_by_point
 from spec_decode_bench.decode_loop.records import Loop
 from spec_decode_bench.decode_loop.tables import interval_text, percent_text
+from spec_decode_bench.engine_plugin.analysis import all_compared
+from spec_decode_bench.engine_plugin.records import blocks_of
+from spec_decode_bench.engine_plugin.tables import HEADS as ENGINE_HEADS
+from spec_decode_bench.engine_plugin.tables import arm_rows, engine_tables
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
 from spec_decode_bench.harness.analysis.estimators import estimates
@@ -48,7 +52,7 @@ from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Cell, Header, RecordError, Run, Status
 from spec_decode_bench.harness.report.across_gpus import summary_table
 from spec_decode_bench.harness.report.escape import as_code, as_text
-from spec_decode_bench.harness.report.table import markdown
+from spec_decode_bench.harness.report.table import markdown, untitled
 from spec_decode_bench.harness.session.measure import measure
 from spec_decode_bench.harness.tensors import Dimension, Tensors, tensors
 from spec_decode_bench.harness.wording import counted, did_you_mean, signed, significant
@@ -83,8 +87,14 @@ LOOPS = {
 }
 #: All that docs/decode-loop-results.md shows.
 LOOP_RECORDS = (*LOOPS, f"{GPU}/decode_loop_mtp1_azure", f"{GPU}/decode_loop_mtp3_mooncake")
-#: The model step in that table.
+#: The model step in the table of LOOPS.
 LOOP_MODEL_STEP_US = 9000
+#: Servers in which the arms of a plan were measured, and what they are called in docs/in-vllm.md.
+ENGINES = {
+    f"{GPU}/engine_llama": "Llama, 16 layers, EAGLE",
+    f"{GPU}/engine_llama_4_layers": "Llama, 4 layers, EAGLE",
+    f"{GPU}/engine_deepseek": "DeepSeek-V3.2, 4 layers, MTP",
+}
 #: Variants of upstream/ -> the engine or library in the documents.
 UPSTREAM = {
     "deep_gemm": "DeepGEMM",
@@ -455,6 +465,28 @@ def loop_overview() -> list[str]:
 def _before(loops: Sequence[Loop]) -> Loop | None:
     """The stack that the documents compare with: vLLM's functions, else the reference."""
     return next((loop for loop in loops if loop.stack == "vllm_call"), reference_of(loops))
+
+
+def engine_arms() -> list[str]:
+    """Of each server in which arms were measured: ITL, TPOT and the host's time of the replaced part."""
+    rows, runs = [], [record(name) for name in ENGINES]
+    for what, run in zip(ENGINES.values(), runs, strict=True):
+        for batch, arm, *others in arm_rows(all_compared(blocks_of(run))):
+            rows.append([what, batch, as_code(arm), *map(as_text, others)])
+    return [
+        *markdown_table(["server", *ENGINE_HEADS], rows, 3),
+        "",
+        f"{gpu_and_versions(runs[0])}, {packages_of(runs[0])}.",
+    ]
+
+
+def engine_notes(kind: str, names: Sequence[str]) -> list[str]:
+    """Tables of one kind, of records from engines."""
+    lines = []
+    for name in names:
+        table = next(table for table in engine_tables(record(name)) if table.kind == kind)
+        lines += [f"{short_name(name)}:", "", *untitled(table), ""]
+    return lines[:-1]
 
 
 def loop_changes(run: Run) -> list[str]:
@@ -904,6 +936,9 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "summary": summary,
     "batches": batches,
     "loop-overview": loop_overview,
+    "engine-arms": engine_arms,
+    "engine-checks": lambda: engine_notes("checks", [f"{GPU}/engine_llama_check", f"{GPU}/engine_deepseek_check"]),
+    "engine-captures": lambda: engine_notes("captured", [f"{GPU}/engine_llama_capture", f"{GPU}/engine_deepseek_capture"]),
     "example": example,
     "engines": engines,
     "vllm-step": vllm_step,
