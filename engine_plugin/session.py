@@ -254,7 +254,7 @@ class Session:
         header = Header(
             schema=SCHEMA_VERSION,
             name=self.source.config.name,
-            command=shlex.join(sys.orig_argv),
+            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seed=0,
             variants=tuple("/".join(part) for part in self.plan.stack.items()),

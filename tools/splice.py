@@ -25,6 +25,7 @@ from msgspec import structs
 from spec_decode_bench import bench
 from spec_decode_bench.decode_loop.tables import itl_table
 from spec_decode_bench.decode_loop.tables import overview_table as loop_overview_table
+from spec_decode_bench.engine_plugin.tables import engine_tables
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.across_gpus import across_gpus
 from spec_decode_bench.harness.analysis.code_changes import code_changes, files_of_variants, timed_variants
@@ -157,6 +158,17 @@ def gpus() -> list[str]:
     return [*markdown([summary_table(across_gpus(runs, "gpu_us"))]).splitlines(), *changed(*runs)]
 
 
+def engine(given: str) -> list[str]:
+    """given: ``KIND:RECORD,...``, tables of one kind of records from engines."""
+    kind, _, names = given.partition(":")
+    lines, table, run = [], None, None
+    for name in names.split(","):
+        run = record(f"{H200}/{name}")
+        table = next(one for one in engine_tables(run) if one.kind == kind)
+        lines += [f"`{name}`:", "", *markdown_rows(table), ""]
+    return [*lines, *(f"{as_text(note)}  " for note in table.notes), machine(run.header.environment)]
+
+
 def profile(tool: str) -> list[str]:
     found = read_document(REFERENCE / H100 / "profiles" / tool / PROFILE, Profile)
     variants = ((found.session, f"{cell.operator}/{cell.variant}") for cell in found.session.cells)
@@ -193,7 +205,7 @@ def of_tool(tool: object, path: Path) -> Callable[..., list[str]]:
     return lambda *argument: tool.documented(json.loads(path.read_text(encoding="utf-8")), *argument)
 
 
-FUNCTIONS = (summary, records, engines, vllm_step, loop_overview, loop, gpus, profile, same_in_both)
+FUNCTIONS = (summary, records, engines, vllm_step, loop_overview, loop, gpus, engine, profile, same_in_both)
 BLOCKS = {function.__name__.replace("_", "-"): function for function in (*FUNCTIONS, operators, source)} | {
     "headline": lambda: summary(H200, overview.speedup_table),
     "timers": of_tool(compare_timers, REFERENCE / H200 / "compare_timers.json"),
