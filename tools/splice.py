@@ -938,7 +938,9 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "loop-overview": loop_overview,
     "engine-arms": engine_arms,
     "engine-checks": lambda: engine_notes("checks", [f"{GPU}/engine_llama_check", f"{GPU}/engine_deepseek_check"]),
-    "engine-captures": lambda: engine_notes("captured", [f"{GPU}/engine_llama_capture", f"{GPU}/engine_deepseek_capture"]),
+    "engine-captures": lambda: engine_notes(
+        "captured", [f"{GPU}/engine_llama_capture", f"{GPU}/engine_deepseek_capture"]
+    ),
     "example": example,
     "engines": engines,
     "vllm-step": vllm_step,
