@@ -133,8 +133,8 @@ def verify_point(console: Console, job: Job, catalog: Catalog, lines: CheckLines
             detail = f": {of_reason(finding.reason)}"
         style = "red" if finding.status.is_bad else ""
         console.print(Text(f"{variant.id} at {place or 'some point'}: {finding.status}{detail}", style=style))
-        if finding.inputs:
-            console.print(Text(f"its inputs: {'; '.join(finding.inputs)}"))
+        if finding.difference and finding.difference.inputs:
+            console.print(Text(f"its inputs: {'; '.join(finding.difference.inputs)}"))
     if any(finding.status.is_bad for finding in findings):
         return BAD
     if any(finding.status.is_verdict for finding in findings):

@@ -9,7 +9,7 @@ run variants in place of the functions, ``arguments.py`` reads inputs to capture
 
 In the process that runs the model, ``session.py`` follows the steps: it captures every Nth one, compares results with
 the engine's own, or switches between arms in blocks of steps. ``records.py`` has the lines that it writes,
-``analysis.py`` compares the arms, ``tables.py`` and ``plots/`` show it.
+``analysis.py`` compares the arms; ``tables.py`` and ``plots/`` show it.
 """
 
 import os

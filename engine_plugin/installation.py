@@ -14,7 +14,7 @@ from spec_decode_bench.engine_plugin.hooks import install as install_hooks
 from spec_decode_bench.harness.config.load import LoadedConfig, load
 from spec_decode_bench.harness.errors import UsageError
 from spec_decode_bench.harness.packages import file_in
-from spec_decode_bench.harness.wording import did_you_mean
+from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 #: Version of vLLM -> its adapter, loaded where it is called.
 ADAPTERS: dict[str, Callable[[], ModuleType]] = {
@@ -37,8 +37,9 @@ def install(plan: str) -> None:
         adapter = adapter_of(version, file_in("vllm", "__init__.py").parent)
         check_stack(source, adapter)
         install_hooks(adapter.hooks(Session(source, version)))
-    except UsageError as error:
-        say(f"{error}; the engine runs without the plugin")
+    except Exception as error:
+        text = str(error) if isinstance(error, UsageError) else first_line(error)
+        say(f"{text}; the engine runs without the plugin")
 
 
 def adapter_of(version: str, folder: Path) -> ModuleType:

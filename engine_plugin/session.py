@@ -332,6 +332,7 @@ class Session:
             say(f"batch size {step.rows}: {self.plan.rounds} rounds are measured")
         waiting = self._uncounted[step.rows]
         self._counting = bool(waiting and step.decodes)
+        self._prefill_us = []
         self._block, self.checking, self.arm = Block(), False, waiting.pop(0) if self._counting else ENGINE
 
     def _is_first(self, rows: int) -> bool:

@@ -21,6 +21,7 @@ FILES = {
     "upstream": "vllm.py",
     "harness": "timing/rounds.py",
     "decode_loop": "loop.py",
+    "engine_plugin": "session.py",
     "cli": "run.py",
     "plots": "latency.py",
     "profiler": "profile.py",

@@ -19,10 +19,8 @@ OPERATORS = sorted(path.parent.name for path in (ROOT / "baselines").glob("*/ope
 # --- the folders ------------------------------------------------------------------------------------------------------
 
 ROOMS = [folder for folder in PACKAGES if folder not in (*FOLDERS_OF_OPERATORS, "harness", "plots")]
-#: Folder, or file -> what it may import beside itself. A room is no other room's, but for one that is named.
+#: Folder, or file -> what it may import beside itself. A room is no other room's.
 MAY_IMPORT = {room: {"plots", "harness"} for room in ROOMS} | {
-    # A server's record is compared with what the loop predicts.
-    "engine_plugin": {"decode_loop", "plots", "harness"},
     "bench.py": {*ROOMS, "plots", "harness"},
     "plots": {"harness"},
     "harness": set(),

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,19 @@ def test_a_plan_that_is_none_leaves_the_engine_alone(tmp_path, capfd, monkeypatc
     assert said.endswith("the engine runs without the plugin\n")
     assert said.count("\n") == 1
     assert sys.meta_path == before
+
+
+def test_whatever_goes_wrong_is_a_sentence(tmp_path, capfd, monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(installation.importlib.metadata, "version", missing)
+    path = tmp_path / "plan.yaml"
+    path.write_text("name: p\nengine_plugin: {mode: capture, out: x}\n")
+    installation.install(str(path))
+    said = capfd.readouterr().err
+    assert "PackageNotFoundError" in said
+    assert said.endswith("the engine runs without the plugin\n")
 
 
 def test_a_sweep_is_no_plan(capfd):

@@ -1,9 +1,11 @@
 """step_prologue in the place of vLLM's functions: check, apply and measure in a runner without a GPU."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 
 from spec_decode_bench.harness.captures import read_capture
 from tests.engine_plugin.fakes import Engine, Runner, lines_of, make_session
@@ -196,3 +198,47 @@ def test_a_record_says_what_ran(tmp_path):
     }
     assert header["environment"]["packages"]["vllm"] == "0.22.1"
     assert header["variants"] == ["step_prologue/triton_fused"]
+
+
+class Profile:
+    """Of torch.profiler, with three kernels and a function of the CPU."""
+
+    def __init__(self, activities):
+        kinds = (DeviceType.CUDA, DeviceType.CPU, DeviceType.CUDA, DeviceType.CUDA)
+        self.events = lambda: [SimpleNamespace(device_type=kind) for kind in kinds]
+
+    def start(self):
+        pass
+
+    stop = start
+
+
+def test_launches_of_each_arm_are_counted_behind_its_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    settings = {"arms": ["engine", "suite"], "steps": 4, "settle": 1, "rounds": 1, "first": 1}
+    engine = Engine(make_session(tmp_path, mode="measure", **settings), Runner())
+    engine.step()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    for _ in range(30):
+        engine.step()
+    counted = [line for line in lines_of(tmp_path) if "launches" in line]
+    assert [line["arm"] for line in counted] == ["engine", "suite"]
+    assert {line["launches"]["step_prologue"] for line in counted} == {3}
+    assert not any(line.get("itl_us") for line in counted)
+
+
+def test_what_cannot_be_counted_is_told_once_and_ends_nothing(tmp_path, monkeypatch, capfd):
+    session = make_session(tmp_path, mode="measure")
+
+    def broken(activities):
+        raise RuntimeError("no CUPTI")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.profiler, "profile", broken)
+    session._counting = True
+    for _ in range(2):
+        session.count()
+        session.counted("step_prologue")
+    assert capfd.readouterr().err.count("launches are not counted: RuntimeError: no CUPTI") == 1

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from spec_decode_bench.engine_plugin.plots import engine_arms, engine_predicted
-from spec_decode_bench.engine_plugin.prediction import predictions
+from spec_decode_bench.engine_plugin.plots import engine_arms
 from spec_decode_bench.engine_plugin.records import EngineBlock
 from spec_decode_bench.engine_plugin.tables import engine_tables
 from spec_decode_bench.harness.records.schema import Finding, Place, Status
-from tests.decode_loop import factory_loops
 from tests.engine_plugin.fakes import two_speeds
 from tests.factory import gpu_environment, run
 
@@ -83,35 +81,3 @@ def test_the_picture_has_every_arm_and_batch_size(measured):
     assert len(host.patches) == 6
     assert len(changes.containers) == 2
     assert engine_arms.figure([run_of([])]) is None
-
-
-def loops(batch=32):
-    """Two loops, of which the first is nearly as fast as the server."""
-    lines = []
-    for model_step_us, itl in ((2400.0, 3800.0), (4500.0, 9000.0)):
-        for stack, change in (("engine", 0.0), ("packed", -60.0), ("suite", -75.0)):
-            blocks = [factory_loops.block(n, [itl + change + n + i for i in range(6)]) for n in range(8)]
-            axes = {"concurrency": batch, "model_step_us": model_step_us}
-            lines.append(factory_loops.loop(stack, blocks, reference="engine", **axes))
-    return factory_loops.run(lines, gpu_environment(), name="decode_loop_captured")
-
-
-def test_the_loop_with_the_servers_itl_predicts(measured):
-    found = predictions(run_of(measured), loops())
-    assert [(one.arm.name, one.model_step_us) for one in found] == [("suite", 2400.0), ("packed", 2400.0)]
-    assert [one.predicted.median for one in found] == pytest.approx([-75.0, -60.0])
-    assert found[0].measured.median == pytest.approx(-120, abs=40)
-
-
-def test_a_loop_with_another_batch_size_predicts_nothing(measured):
-    assert predictions(run_of(measured), loops(batch=8)) == []
-    assert engine_predicted.figure([run_of(measured), loops(batch=8)]) is None
-
-
-def test_the_picture_of_predictions(measured):
-    fig = engine_predicted.figure([loops(), run_of(measured)])
-    (ax,) = fig.axes
-    assert [tick.get_text().splitlines()[0] for tick in ax.get_xticklabels()] == [
-        "32 requests, suite",
-        "32 requests, packed",
-    ]

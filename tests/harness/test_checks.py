@@ -17,7 +17,7 @@ def rejecting_names(path):
         found = []
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Mismatch":
             found = node.args[:1]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
+        elif isinstance(node, ast.Call) and re.search(r"(^F|\.f)inding$", ast.unparse(node.func)):
             found = [keyword.value for keyword in node.keywords if keyword.arg == "check"]
         elif isinstance(node, ast.Dict):
             found = [value for key, value in zip(node.keys, node.values, strict=True) if is_text(key, "check")]

@@ -1,7 +1,9 @@
 """configs/captured.yaml and the captures it names: small, whole, legal, and every variant that runs here is exact."""
 
+import numpy as np
 import pytest
 
+from spec_decode_bench.baselines.workloads.request_slots import UNUSED
 from spec_decode_bench.harness.captures import read_capture
 from spec_decode_bench.harness.config.captured import SHIPPED, points_of
 from spec_decode_bench.harness.config.load import CONFIGS, load
@@ -37,6 +39,24 @@ def test_it_is_small_and_whole(path, catalog):
     assert capture.header.speculative.num_drafts == 3
     assert capture.header.gpu
     assert capture.header.engine_version
+
+
+#: Fields with token ids.
+TOKENS = ("last_sampled_tokens", "draft_tokens", "sampled_tokens", "target_input_ids", "next_prefill_tokens")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_numbers_stand_in_place_of_token_ids(path):
+    for entry in read_capture(path).entries:
+        for name in entry.fields & set(TOKENS):
+            array = entry.array(name)
+            rows = array.reshape(len(array), -1)
+            numbers = np.arange(rows.size).reshape(rows.shape) % 1000
+            assert np.isin(rows, [*np.unique(numbers), UNUSED]).all(), (entry.operator, name)
+            if name in TOKENS[:2]:
+                assert (rows == numbers).all(), (entry.operator, name)
+        histories = [entry.array(name) for name in entry.fields if name.startswith("all_token_ids")]
+        assert all((history == history.flat[0]).all() for history in histories)
 
 
 @full

@@ -21,7 +21,7 @@ from spec_decode_bench.harness.analysis.estimators import (
     calibration_errors,
     estimates,
 )
-from spec_decode_bench.harness.analysis.stats import samples, slopes
+from spec_decode_bench.harness.analysis.stats import copy_bound_curve, copy_bound_us, samples, slopes
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import Checked
@@ -52,7 +52,7 @@ from tests.adversaries.test_adversaries import GPU_REJECTIONS
 from tests.harness.verify.test_graph_replay_gpu import CHEATS
 from tests.in_process import evaluators, measured
 from tests.runnable import variant_of
-from tests.simulated_gpu import simulated_gpu
+from tests.simulated_gpu import MISSED_BYTES_PER_NS, simulated_gpu
 from tests.tier import full
 
 COPIES = (1, 2, 4, 8, 16)
