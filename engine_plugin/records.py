@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from spec_decode_bench.engine_plugin.configuration import Arm, Mode
+from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.records.schema import Finding, Outcome, Place, Proof, Reason, Run, Status, Us
 
 if TYPE_CHECKING:
@@ -96,9 +97,5 @@ def first_difference(variant: str, step: int, name: str, expected: Tensor, got: 
         check="engine",
         name=f"step {step}",
         message=f"{name}{list(index)} is {values[1]} in step {step}, {values[0]} by the engine's own functions",
-        tensor=name,
-        index=index,
-        expected=values[0],
-        got=values[1],
-        wrong=len(wrong),
+        difference=Difference(tensor=name, index=index, expected=values[0], got=values[1], wrong=len(wrong)),
     )

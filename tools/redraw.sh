@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.."
 H200=results/reference/nvidia-h200 H100=results/reference/nvidia-h100 PLOTS=results/reference/plots
 plot() { python bench.py plot "$@" > /dev/null; }
 
-plot $H200/mtp3.jsonl $H200/full.jsonl $H200/mamba_copy.jsonl --out $PLOTS
-plot $H200/mtp3.jsonl $H100/mtp3.jsonl --by gpu --out $PLOTS/mtp3
+plot $H200/decode_tables.jsonl $H200/full.jsonl $H200/mamba_copy.jsonl --out $PLOTS
+plot $H200/decode_tables.jsonl $H100/decode_tables.jsonl --by gpu --out $PLOTS/decode_tables
 plot $H200/decode_loop.jsonl $H100/decode_loop.jsonl --out $PLOTS/decode_loop
 plot $H200/decode_loop_mamba.jsonl $H100/decode_loop_mamba.jsonl --out $PLOTS/decode_loop_mamba
 plot $H200/decode_loop_whole_step.jsonl --out $PLOTS/decode_loop_whole_step

@@ -75,7 +75,7 @@ MODEL_STEP_US = 9000
 
 @cache
 def record(name: str) -> Run:
-    """name: GPU/RECORD, as in ``nvidia-h200/mtp3``. Raises RecordError."""
+    """name: GPU/RECORD, as in ``nvidia-h200/decode_tables``. Raises RecordError."""
     return read_run(REFERENCE / f"{name}.jsonl")
 
 

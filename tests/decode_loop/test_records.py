@@ -16,7 +16,7 @@ from tests.decode_loop import factory_loops
 from tests.factory import gpu_environment
 
 RECORD = Path(__file__).parents[2] / "results" / "reference" / "nvidia-h200" / "decode_loop.jsonl"
-SWEEP = RECORD.with_name("mtp3.jsonl")
+SWEEP = RECORD.with_name("decode_tables.jsonl")
 
 
 @pytest.fixture

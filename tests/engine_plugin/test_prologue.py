@@ -74,14 +74,9 @@ def test_the_first_difference_switches_the_kernel_off_and_the_engine_goes_on_wit
     for _ in range(12):
         batch, _ = engine.step()
     assert engine.calls == 12
-    finding = lines_of(tmp_path)[0]["finding"]
+    difference = lines_of(tmp_path)[0]["finding"]["difference"]
     right = int(batch.positions[2])
-    assert (finding["tensor"], finding["index"], finding["expected"], finding["got"]) == (
-        "positions",
-        [2],
-        right,
-        right + 1,
-    )
+    assert difference == {"tensor": "positions", "index": [2], "expected": right, "got": right + 1, "wrong": 1}
     assert capfd.readouterr().err.count("step_prologue/wrong: positions[2] is") == 1
     assert {line["arm"] for line in lines_of(tmp_path)[1:]} == {"engine"}
 

@@ -93,6 +93,6 @@ def test_the_command_says_what_is_wrong_and_ends_accordingly(good, tmp_path):
     assert call("check-record", str(tmp_path / "none.jsonl"))[0] == 2
 
 
-@pytest.mark.parametrize("name", ["mtp3", "full", "mamba_copy"])
+@pytest.mark.parametrize("name", ["decode_tables", "full", "mamba_copy"])
 def test_reference_records_are_fit(name):
     assert not any(problems(read_run(REFERENCE / "nvidia-h200" / f"{name}.jsonl")).values())

@@ -698,7 +698,7 @@ def test_where_cupti_delivers_nothing_the_auditor_says_so(gpu):
 
 @pytest.mark.parametrize("name", HONEST)
 def test_the_auditor_counts_what_the_record_of_an_h200_holds(name, timed):
-    run = read_run(ROOT / "results" / "reference" / "nvidia-h200" / "mtp3.jsonl")
+    run = read_run(ROOT / "results" / "reference" / "nvidia-h200" / "decode_tables.jsonl")
     real = next(
         one.metrics for one in run.cells if (one.operator, one.variant) == ("decode_native", name) and one.metrics
     )
