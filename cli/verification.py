@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,6 @@ from spec_decode_bench.harness.config.work_items import (
     AtPoint,
     Check,
     Named,
-    RandomBatches,
     Task,
 )
 from spec_decode_bench.harness.contract import Variant, in_buffers
@@ -42,8 +42,9 @@ from spec_decode_bench.harness.report.console import (
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.side_by_side import Ask, side_by_side
 from spec_decode_bench.harness.session.worker import RunError
-from spec_decode_bench.harness.verify.covering_array import CoveringArray, covering_array
+from spec_decode_bench.harness.verify.covering_array import CoveringArray, Pair, covering_array
 from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
+from spec_decode_bench.harness.verify.effect import pairs_with_effect
 from spec_decode_bench.harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
@@ -60,13 +61,12 @@ LEGEND = {
 
 #: Parts of a verification.
 EDGES, KNOWN_FAILURES = "edge cases and sequences", "known failures"
-ARRAY, RANDOM, SWEEP = "points of the array", "random batches", "points of the sweep"
-PARTS = EDGES, KNOWN_FAILURES, ARRAY, RANDOM, SWEEP
+ARRAY, SWEEP = "points of the array", "points of the sweep"
+PARTS = EDGES, KNOWN_FAILURES, ARRAY, SWEEP
 #: Head of a column -> the places whose findings it counts.
 HEADS = {
     EDGES: (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
     ARRAY: (Place.ARRAY_POINT,),
-    RANDOM: (Place.RANDOM_BATCH,),
     SWEEP: (Place.POINT,),
 }
 #: At most so many processes verify at a time, one for so many cores.
@@ -81,7 +81,8 @@ NOT_RUN = "not run"
 class Verification:
     """Verifies variants and prints what was observed, from the lines of the record alone.
 
-    arrays: operator -> its covering array. wall_s: what all took, beside each other.
+    arrays: operator -> its covering array. effects: operator -> the pairs that meet with effect. wall_s: what all took,
+    beside each other.
     """
 
     console: Console
@@ -89,6 +90,7 @@ class Verification:
     catalog: Catalog
     lines: CheckLines
     arrays: dict[str, CoveringArray] = field(default_factory=dict)
+    effects: dict[str, Future[dict[str, frozenset[Pair]]]] = field(default_factory=dict)
     wall_s: float = 0.0
     _done: list[int] = field(default_factory=list)
 
@@ -113,7 +115,7 @@ class Verification:
             operator = self.catalog.operators[name]
             here = (v for v in healthy if v.operator == name and unavailable(v, self.job.device) is None)
             if variants := tuple(variant.name for variant in here):
-                array = self.arrays[name] = covering_array(operator, self.catalog.of(name))
+                array = self.arrays[name] = covering_array(operator, self.catalog.of(name), self.job.seed)
                 for point in array.points:
                     where = AtPoint(label=operator.label(point), axes=dict(point), in_array=True)
                     items.append(Check(operator=name, variants=variants, where=where))
@@ -124,25 +126,20 @@ class Verification:
         healthy: Sequence[Variant],
         defects: Sequence[Variant],
         in_array: Sequence[Check] = (),
-        random_batches: int = 0,
         sweep: Sequence[Check] = (),
     ) -> None:
         """The variants of an operator in one process, as they share batches, and several operators beside each other.
-        Variants that do not pass their edge cases are not run at the array or on random batches.
+        Variants that do not pass their edge cases are not run at the array.
         """
         here = {variant.id for variant in (*healthy, *defects) if unavailable(variant, self.job.device) is None}
         known_failures = _at_known_failures(self.catalog, healthy, self.job)
-        num_random = len(healthy) if random_batches else 0
         num_at_points = sum(len(item.variants) for item in (*in_array, *sweep))
-        total = len(here) + len(known_failures) + num_at_points + num_random
+        total = len(here) + len(known_failures) + num_at_points
 
         def verify(group: Sequence[Variant], run: Ask) -> None:
             self._keep(run, [_check(variant) for variant in group if variant.id in here])
             passed = [v for v in group if v.defect is None and self.of(v) and not self.bad(v)]
             self._keep(run, _only(in_array, passed))
-            if random_batches:
-                where = RandomBatches(count=random_batches)
-                self._keep(run, [_check(variant, where=where) for variant in passed])
             self._keep(run, _only(sweep, group))
 
         groups = _groups((*healthy, *defects))
@@ -152,8 +149,15 @@ class Verification:
             # What an engine's kernel does there may end its process, on which nothing else may depend.
             lanes.append(iter([lambda run: self._keep(run, known_failures)]))
         began = time.monotonic()
-        with progress_bar(self.console, total) as update:
-            side_by_side(self.job, lanes, self.lines.begin, lambda doing: update(sum(self._done), doing))
+        beside = ThreadPoolExecutor(1)
+        for name, array in self.arrays.items():
+            self.effects[name] = beside.submit(pairs_with_effect, self.catalog.operators[name], array)
+        try:
+            with progress_bar(self.console, total) as update:
+                side_by_side(self.job, lanes, self.lines.begin, lambda doing: update(sum(self._done), doing))
+        except BaseException:
+            beside.shutdown(wait=False, cancel_futures=True)
+            raise
         self.wall_s = time.monotonic() - began
 
     def _keep(self, run: Ask, items: Sequence[Check]) -> None:
@@ -200,10 +204,15 @@ class Verification:
         print_rows(self.console, ("variant", *heads, *of_arrays, *of_sweep), map(row, healthy))
 
     def _pairs_met(self, variant: Variant) -> str:
-        """At how many pairs of the legal ones the variant passed."""
+        """At how many pairs of the legal ones the variant passed, and at how many of them with effect."""
         array = self.arrays[variant.operator]
         passed = {f.name for f in self.of(variant) if f.place is Place.ARRAY_POINT and f.status is Status.PASSED}
-        return f"{array.met(passed):,} of {len(array.legal):,}"
+        met = f"{array.met(passed):,} of {len(array.legal):,}"
+        if self.effects[variant.operator].cancelled():  # as where it was interrupted
+            return met
+        effects = self.effects[variant.operator].result()
+        with_effect = frozenset().union(*(effects.get(name, ()) for name in passed))
+        return f"{met}, {len(with_effect):,} with effect"
 
     def print_known_failures(self, healthy: Sequence[Variant]) -> None:
         """Where engines' kernels fail as their known_failures= declare: the reason given, and what was observed."""
@@ -217,7 +226,7 @@ class Verification:
                 print_rows(self.console, ("edge case or sequence", "declared", "observed"), rows)
 
     def print_left_out(self) -> None:
-        """How many points and batches Triton's interpreter was too slow for, and what to change."""
+        """At how many points Triton's interpreter was too slow, and what to change."""
         for head, places in HEADS.items():
             lines = [line for line in self.lines.all if line.place in places]
             left_out = [line for line in lines if line.reason and line.reason.code is Code.INTERPRETER_BUDGET]
@@ -298,7 +307,7 @@ class Verification:
         if len(bad) > 1:
             self.console.print(Text(f"and {counted(len(bad) - 1, 'further failure')}"))
         if first.name:
-            repeat = command(f"{variant.id}/{first.name}", self.job.seed if first.seed is None else first.seed)
+            repeat = command(f"{variant.id}/{first.name}", self.job.seed)
             self.console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
         others: dict[str, list[str]] = {}
         for finding in bad:
@@ -319,15 +328,13 @@ def verify_all(
     healthy: Sequence[Variant],
     defects: Sequence[Variant],
     arrays: bool,
-    random_batches: int,
     command: Callable[[str, int], str],
 ) -> int:
     """Verify variants, those of a sweep also at its points, and historic defects, and print the results; the exit code.
 
-    items:          the points of the sweep; none without one.
-    arrays:         verify at the covering array of each operator.
-    random_batches: for each variant.
-    command:        the command line for the key of one point, and a seed.
+    items:   the points of the sweep; none without one.
+    arrays:  verify at the covering array of each operator.
+    command: the command line for the key of one point, and a seed.
 
     1 where a healthy variant was rejected, a defect was not, or a CUDA source does not compile; 2 where every healthy
     variant is unavailable.
@@ -335,7 +342,7 @@ def verify_all(
     results = Verification(console, job, catalog, lines)
     in_array = results.add_arrays(healthy) if arrays else []
     try:
-        results.run(healthy, defects, in_array, random_batches, list(map(_check_of, items)))
+        results.run(healthy, defects, in_array, list(map(_check_of, items)))
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         if reached := [variant for variant in healthy if results.of(variant)]:
             results.print_outcome(reached, command)

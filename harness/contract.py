@@ -158,6 +158,8 @@ class Operator:
         captured graph, so only they depend on the seed.
     reference(point, x) -> {buffer name: Expected}: plain loops over CPU tensors, independent of every variant.
     in_place(point) -> {output: input}: of one shape, for which an engine passes one array, where both are there.
+    varied(point) -> {axis: value}: of other points whose contents a launch that was set up at this one may find, too:
+        they change no shape. The host's integers stay those of this point.
     bytes_moved(point, x) -> int: the least traffic, each needed byte read once and written once.
     rules:     a point that breaks one is an error in the configuration.
     redundant: (point) -> why a legal point measures the same as another one and is skipped, else None.
@@ -182,6 +184,7 @@ class Operator:
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
     in_place: Callable[[Point], Mapping[str, str]] = lambda point: {}
+    varied: Callable[[Point], Mapping[str, Any]] = lambda point: {}
     indices: Mapping[str, Sequence[str | Callable[[Point], Sequence[str]]]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
 
@@ -292,8 +295,8 @@ class Variant:
     known_failures: for an engine's kernel: glob of names of edge cases and sequences that it does not support -> why.
               ``verify`` runs them in a process of their own, and every time of the variant has a mark. At the points of
               a sweep it must be right like any other.
-    fails_on: (point, inputs on the CPU) -> whether a batch is a known failure. Points of the covering array and
-              random batches have no names: those for which this is true are skipped.
+    fails_on: (point, inputs on the CPU) -> whether a batch is a known failure. Points of the covering array
+              have no names: those for which this is true are skipped.
     """
 
     operator: str

@@ -76,18 +76,17 @@ COMPILE_ERRORS = ("CompileError", "CompilationError")
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
 #: The part of ``verify`` that rejects a mutant; "edge case" includes sequences. Of a process that died: "no_crash".
-Killer = Literal["edge case", "array", "random", "sweep"]
-KILLERS: tuple[Killer, ...] = ("edge case", "array", "random", "sweep")
+Killer = Literal["edge case", "array", "sweep"]
+KILLERS: tuple[Killer, ...] = ("edge case", "array", "sweep")
 KILLER_AT: dict[Place, Killer] = {
     **dict.fromkeys((Place.IMPORT, Place.EDGE_CASE, Place.SEQUENCE), "edge case"),
     Place.ARRAY_POINT: "array",
-    Place.RANDOM_BATCH: "random",
     Place.POINT: "sweep",
 }
 #: All that may have rejected a mutant.
 PARTS = (*KILLERS, "no_crash")
 #: What takes longest comes first, so that the processes end together. Healthy variants come before all of them.
-LONGEST_FIRST = ("equivalent", "sweep", "random", "array", "edge case")
+LONGEST_FIRST = ("equivalent", "sweep", "array", "edge case")
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -321,7 +320,7 @@ def tally(lines: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 
 #: How a mutant may end -> the head of its column.
-ENDS = {"edge case": "edge cases", "array": "array", "random": "random", "sweep": "sweep", "no_crash": "crash"}
+ENDS = {"edge case": "edge cases", "array": "array", "sweep": "sweep", "no_crash": "crash"}
 ENDS |= {name: name for name in ("survived", "equivalent", "not tried", "needs a GPU")}
 
 

@@ -18,11 +18,16 @@ CODE = Definitions(
 )
 NEEDS = needs(CODE, LOAD_PTR)
 LIMITS = {"*, unaligned buffers": ALIGNED}
+NO_BOUND = {"positions past the tables": "reads past the row (vLLM #53982, #54296)"}
 #: Slot of a token without one, and tokens that a program maps at a time, as vLLM launches it.
 PAD, BLOCK_SIZE = -1, 1024
 
 
-@variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS)
+def past_the_tables(point: Point, x: Inputs) -> bool:
+    return point.contents == "past_the_tables"
+
+
+@variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS | NO_BOUND, fails_on=past_the_tables)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel."""
     kernel, grid = CODE()._compute_slot_mappings_kernel, (point.num_groups, len(x.idx_mapping) + 1)
@@ -51,7 +56,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-@variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS)
+@variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS | NO_BOUND, fails_on=past_the_tables)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's BlockTables.compute_slot_mappings, as the model runner calls it."""
     compute, tokens = CODE().compute_slot_mappings, point.max_num_batched_tokens

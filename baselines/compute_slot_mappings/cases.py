@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spec_decode_bench.baselines.workloads.request_slots import UNUSED
+from spec_decode_bench.baselines.workloads.request_slots import UNUSED, share_blocks
 from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
@@ -79,8 +79,34 @@ def some_disabled(x: Inputs) -> None:
     x.enabled[1::3] = False
 
 
-#: What the covering array and random batches change in generated inputs.
-CONTENTS = {"dummies": _dummy_rows, "some_disabled": some_disabled}
+def _past_the_tables(x: Inputs) -> None:
+    """Every third token lies past the tables of all groups, however many ranks share them."""
+    past = 8 * int((x.widths * x.block_sizes).max())
+    if past < 2**30:
+        x.positions[: x.num_tokens : 3] = past
+
+
+def first_disabled(x: Inputs) -> None:
+    """Groups 0, 3, 6 are not enabled."""
+    x.enabled[::3] = False
+
+
+def _others_sharded(x: Inputs) -> None:
+    """Where ranks share some groups, they share the others; the last one is not enabled."""
+    if x.sharded.any():
+        x.sharded.logical_not_()
+    x.enabled[-1] = False
+
+
+#: What the covering array changes in generated inputs.
+CONTENTS = {
+    "dummies": _dummy_rows,
+    "some_disabled": some_disabled,
+    "first_disabled": first_disabled,
+    "others_sharded": _others_sharded,
+    "shared_blocks": share_blocks,
+    "past_the_tables": _past_the_tables,
+}
 
 # fmt: off
 EDGE_CASES = [
@@ -111,6 +137,7 @@ EDGE_CASES = [
     EdgeCase("no group is enabled", _GROUPS, _all_disabled),
     EdgeCase("null blocks", _BATCH, null_blocks),
     EdgeCase("slots up to 2^31", _BATCH, _large_ids),
+    EdgeCase("positions past the tables", _GROUPS, _past_the_tables),
     EdgeCase("CP = 2, rank 0", _CP | {"batch_size": 7, "cp_size": 2}),
     EdgeCase("CP = 2, rank 1", _CP | {"batch_size": 7, "cp_size": 2, "cp_rank": "last"}),
     EdgeCase("CP = 4, interleave 4", _CP | {"batch_size": 7, "cp_size": 4, "cp_interleave": 4, "cp_rank": "last"}),

@@ -40,7 +40,9 @@ def fill_group(
         local = local + own // (interleave * size) * interleave + own % interleave
         mine = mine & (~x.sharded[g] | (own // interleave % size == rank))
         position = torch.where(x.sharded[g], local, position)
-    column = torch.where(mine, position // block_size, 0)
+    column = position // block_size
+    mine = mine & (column < table.shape[1])
+    column = torch.where(mine, column, 0)
     slots = table[owner.clamp(min=0), column].long() * block_size + position % block_size
     target[:tokens].copy_(torch.where(mine, slots, -1))
     target[tokens:].fill_(-1)

@@ -9,12 +9,13 @@ BS = block_sizes[g]:
     CP ranks and group g sharded:          V = BS * CP,  o = p % V;  -1 unless o // I % CP == rank, else as above with
                                            p' = p // V * BS + o // (I * CP) * I + o % I
 
-I is the interleave, a divisor of BS. Entries from the real number of tokens on are -1 over the whole capacity: a graph
-captured at a larger size would write KV through slots of an earlier step there (vLLM #36580). Slot -1 is a request that
-owns no blocks, such as a drafter's dummy row (vLLM #56734).
+I is the interleave, a divisor of BS. A position past the table of a group has -1, too: of two enabled groups one may
+have a narrower table (vLLM #53982, #54296). Entries from the real number of tokens on are -1 over the whole capacity: a
+graph captured at a larger size would write KV through slots of an earlier step there (vLLM #36580). Slot -1 is a
+request that owns no blocks, such as a drafter's dummy row (vLLM #56734).
 
-Tables are by slot, not by row, and may not be read where nothing is owned: a position must lie in the table of every
-enabled group, but a group that is not enabled may have a narrower one (vLLM #57317). block id * BS must fit an int32.
+Tables are by slot, not by row, and may not be read where nothing is owned (vLLM #57317). block id * BS must fit an
+int32.
 
 vLLM 0.33 runs this once before the target's forward pass and once per further pass of the drafter.
 """
@@ -22,6 +23,7 @@ vLLM 0.33 runs this once before the target's forward pass and once per further p
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -34,7 +36,9 @@ from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors
 
 CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
 CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
-CP_INTERLEAVE = Axis("cp_interleave", axes.one_of(1, 4, 16), 1, "consecutive tokens of a context-parallel rank (I)")
+CP_INTERLEAVE = Axis(
+    "cp_interleave", axes.one_of(1, 4, 16, 64, 128), 1, "consecutive tokens of a context-parallel rank (I)"
+)
 
 AXES = slots.bounded(
     *slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS, axes.contents(CONTENTS)
@@ -112,7 +116,8 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
                     if o // interleave % size != rank:
                         continue
                     p = p // (block * size) * block + o // (interleave * size) * interleave + o % interleave
-                value[g, t] = int(tables[g][s, p // block]) * block + p % block
+                if p // block < tables[g].shape[1]:
+                    value[g, t] = int(tables[g][s, p // block]) * block + p % block
     return {"slot_mappings": Expected(value)}
 
 
@@ -131,6 +136,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 8 * rows + 4 * (rows + 1) + 8 * tokens + 4 * entries + 22 * point.num_groups + written
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point) | {"contents": "others_sharded"}
+
+
 operator = Operator(
     name="compute_slot_mappings",
     summary="KV-cache slot of every token in all KV cache groups, -1 past the last token",
@@ -145,5 +154,6 @@ operator = Operator(
     redundant=redundant,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
 )

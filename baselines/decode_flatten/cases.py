@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from spec_decode_bench.baselines.workloads.decode_batch import large_ids, share_blocks
 from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def drafts_overhang(x: Inputs) -> None:
     """Three drafts lie past max_model_len: a length needs one block more than the table has columns (vLLM #46074)."""
     x.seq_lens.add_(3)
 
+
+#: What the covering array changes in generated inputs.
+CONTENTS = {"shared_blocks": share_blocks, "large_ids": large_ids}
 
 EDGE_CASES = [
     EdgeCase("B=1", {"batch_size": 1, "context_len": 700}),

@@ -28,10 +28,11 @@ DeepGEMM reads ceil(lens[t] / block_size) entries of a table row, so it is enoug
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
-from spec_decode_bench.baselines.decode_flatten.cases import EDGE_CASES, SEQUENCES
+from spec_decode_bench.baselines.decode_flatten.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.decode_batch import (
     NULL_BLOCK_ID,
@@ -101,6 +102,7 @@ def copied_columns(x: Inputs, out: Outputs) -> int:
     return min(x.block_table.shape[1], out.block_table.shape[1])
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     batch = make_batch(point, seed)
     return Inputs(
@@ -165,11 +167,15 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (entries + point.max_num_batched_tokens + x.num_decode_tokens)
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=point.host_lens == "stale")
+
+
 operator = Operator(
     name="decode_flatten",
     summary="one row per speculative token: lengths, block table and decode lengths of B ragged requests "
     "spread over T tokens",
-    axes=(*axes.DECODE_STEP, *FLATTENING, INDICES),
+    axes=(*axes.DECODE_STEP, *FLATTENING, INDICES, axes.contents(CONTENTS)),
     inputs=Inputs,
     outputs=Outputs,
     make_inputs=make_inputs,
@@ -177,6 +183,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     rules=(
         *axes.DECODE_STEP_RULES,

@@ -21,6 +21,7 @@ rows are padding requests, where both conventions give zeros.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -125,6 +126,10 @@ _SMALL = {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 2
 SEQUENCES = {"big-small-big": (_BIG, _SMALL, _BIG), "big-padded-big": (_BIG, _BIG | {"padding": 0.5}, _BIG)}
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 operator = Operator(
     name="decode_native",
     summary="(B, L) context lengths for kernels that take several query tokens per request",
@@ -137,6 +142,7 @@ operator = Operator(
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     indices={"context_lens": ("b", "j")},
+    varied=varied,
     baseline="chain_clamp",
     rules=(
         *axes.DECODE_STEP_RULES,

@@ -24,6 +24,7 @@ The schedules depend on seq_lens and query_start_loc only, so they need not wait
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -146,6 +147,10 @@ def tile_part(
     return mla_tile_schedule.operator.complete(point), mla_tile_schedule.Inputs(x.seq_lens), outputs
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 operator = Operator(
     name="decode_step",
     summary="all tables of a decode step: lengths, block table, paged-MQA schedule and tile schedule, "
@@ -171,6 +176,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     rules=(
         *mla_tile_schedule.operator.rules,

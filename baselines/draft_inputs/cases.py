@@ -52,8 +52,15 @@ def _zeros(x: Inputs) -> None:
             tokens.zero_()
 
 
-#: What the covering array and random batches change in generated inputs.
-CONTENTS = {"zeros": _zeros}
+def _large_ids(x: Inputs) -> None:
+    """Token ids past 2^17, as in a vocabulary of 262,144 (Gemma)."""
+    for name in ("target_input_ids", "last_sampled_tokens", "next_prefill_tokens", "draft_tokens", "sampled"):
+        if (tokens := getattr(x, name)) is not None:
+            tokens += 2**17
+
+
+#: What the covering array changes in generated inputs.
+CONTENTS = {"zeros": _zeros, "large_ids": _large_ids}
 
 # fmt: off
 EDGE_CASES = [

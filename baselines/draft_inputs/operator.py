@@ -32,6 +32,7 @@ later reads state from the inputs; an engine passes one array as both.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -224,6 +225,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 8 + rows * (16 if last else 16 + 8 + 8 + 4 + 4 + 8 + 8 + 4 + 4 * point.hidden_size)
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point)
+
+
 operator = Operator(
     name="draft_inputs",
     summary="inputs of a drafter's passes: tokens shifted by one, then one token per request and pass",
@@ -236,6 +241,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     redundant=slots.redundant,
 )

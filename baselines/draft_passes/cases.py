@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spec_decode_bench.baselines.compute_slot_mappings.cases import null_blocks, some_disabled
+from spec_decode_bench.baselines.compute_slot_mappings.cases import first_disabled, null_blocks, some_disabled
 from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ _INDEXER = _BATCH | {"indexer": "native"}
 _END = {"max_model_len": 40, "context_len": {"uniform": [36, 40]}, "acceptance": 0.9}
 
 
-#: What the covering array and random batches change in generated inputs.
-CONTENTS = {"some_disabled": some_disabled}
+#: What the covering array changes in generated inputs.
+CONTENTS = {"some_disabled": some_disabled, "first_disabled": first_disabled}
 
 # fmt: off
 EDGE_CASES = [

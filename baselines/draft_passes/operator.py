@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -226,6 +227,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return real * (8 + 4 + 4) + 4 * entries + 21 * point.num_groups + written + schedules
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point) | {"contents": "some_disabled"}
+
+
 operator = Operator(
     name="draft_passes",
     summary="metadata of a drafter's passes 2 .. k at once: positions, lengths, keys, slots, the indexer's schedules",
@@ -239,6 +244,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     redundant=slots.redundant,
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spec_decode_bench.baselines.workloads.request_slots import UNUSED, share_blocks
 from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ def _window_above_all_blocks(x: Inputs) -> None:
 _TINY = {"block_size": 16, "max_model_len": 400, "context_len": {"uniform": [4, 400]}}
 _BATCH = _TINY | {"batch_size": 9, "max_num_seqs": 20}
 _WINDOW = _BATCH | {"window": 31}
+
+
+def _large_ids(x: Inputs) -> None:
+    """Block ids past 2^24, which fp32 does not hold."""
+    x.tables[x.tables < UNUSED] += 2**24
+
+
+#: What the covering array changes in generated inputs.
+CONTENTS = {"shared_blocks": share_blocks, "large_ids": _large_ids}
 
 # fmt: off
 EDGE_CASES = [

@@ -21,10 +21,11 @@ num_blocks is in pinned host memory upstream (``memory: uva``), so a kernel's fi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
-from spec_decode_bench.baselines.gather_block_tables.cases import EDGE_CASES, SEQUENCES
+from spec_decode_bench.baselines.gather_block_tables.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.decode_batch import int32
@@ -54,6 +55,7 @@ AXES = slots.bounded(
     WINDOW,
     DIRTY,
     slots.MEMORY,
+    axes.contents(CONTENTS),
 )
 RULES = (
     *axes.DECODE_STEP_RULES,
@@ -95,6 +97,7 @@ def rows_to_write(point: Point) -> int:
     return max(point.batch_size, point.dirty)
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step = slots.make_step(point, seed)
     return Inputs(
@@ -145,6 +148,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (entries + counts * len(x.idx_mapping)) + 8 * len(x.idx_mapping) + 24 * point.num_groups
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 operator = Operator(
     name="gather_block_tables",
     summary="block tables by request slot -> batch order, windows masked, stale rows cleared",
@@ -157,6 +164,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     redundant=slots.redundant,
 )

@@ -23,6 +23,7 @@ Runs once per indexer layer and prefill chunk (61 layers in DeepSeek-V3.2). A pu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -201,6 +202,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 2 * sum(lens) * (point.head_dim + scale_bytes(point)) + 4 * entries
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return {"seq_lens": "ragged", "slack": point.chunk_tokens // 2}
+
+
 operator = Operator(
     name="k_quant_gather",
     summary="values and scales of a prefill chunk's index keys, from the paged fp8 cache into contiguous workspaces",
@@ -213,6 +218,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     phase="prefill",
     redundant=lambda p: "a batch of one request is uniform" if p.batch_size == 1 and p.seq_lens == "ragged" else None,

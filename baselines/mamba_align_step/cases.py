@@ -41,6 +41,15 @@ _BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20, "acceptance": 0.5}
 _BS1 = _BATCH | {"mamba_block_size": 1, "next_n": 6, "context_len": {"uniform": [6, 256]}}
 _AFTER = _BATCH | {"phase": "after_sampling"}
 
+
+def _zero_counts(x: Inputs) -> None:
+    """Every second slot has a count of 0, as before a request's first step (vLLM #48475)."""
+    x.num_accepted_tokens_before[::2] = 0
+
+
+#: What the covering array changes in generated inputs.
+CONTENTS = {"zero_counts": _zero_counts}
+
 # fmt: off
 EDGE_CASES = [
     EdgeCase("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),

@@ -27,11 +27,12 @@ resets them (vLLM #50432), so vLLM copies a snapshot first. The copies themselve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
-from spec_decode_bench.baselines.mamba_align_step.cases import EDGE_CASES, SEQUENCES
+from spec_decode_bench.baselines.mamba_align_step.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.context_lengths import plain
@@ -44,7 +45,9 @@ from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors, field
 
 PHASE = Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which end of a step this is")
 FRESH = Axis("fresh", axes.probability, 0.0, "share of the requests without a running state yet", plain)
-AXES = slots.bounded(*slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, axes.ACCEPTANCE, FRESH)
+AXES = slots.bounded(
+    *slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, axes.ACCEPTANCE, FRESH, axes.contents(CONTENTS)
+)
 RULES = slots.STEP_RULES
 
 
@@ -63,7 +66,7 @@ class Inputs(Tensors):
     idx_mapping: I64["batch_size"]  # request slot; -1 = padding
     num_computed_tokens: I32["max_num_seqs"]
     state_columns_before: I32["max_num_seqs"]  # column of the running state; -1 = none
-    num_accepted_tokens_before: I32["max_num_seqs"]  # accepted drafts + 1, >= 1
+    num_accepted_tokens_before: I32["max_num_seqs"]  # accepted drafts + 1; 0 where none is known
     query_start_loc: I32["max_num_seqs + 1"] = field(where=_before_forward)
     seq_lens: I32["batch_size"] = field(where=_before_forward)  # 0 in padding rows
     slot_tables: I32["num_groups", "max_num_seqs", table_columns] = field(where=_before_forward)  # by slot
@@ -109,6 +112,7 @@ def running_states(
     return np.where(fresh, 1, accepted), np.where(fresh, -1, columns)
 
 
+@axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 5])
     real, capacity, k, size = slots.num_real(point), point.max_num_seqs, point.next_n - 1, point.mamba_block_size
@@ -209,6 +213,10 @@ def in_place(point: Point) -> Mapping[str, str]:
     return {"num_accepted_tokens": "num_accepted_tokens_before", "state_columns": "state_columns_before"}
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point)
+
+
 operator = Operator(
     name="mamba_align_step",
     summary="columns, state slots of all groups and moves of recurrent states, by request slot",
@@ -222,6 +230,7 @@ operator = Operator(
     in_place=in_place,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     redundant=slots.redundant,
 )

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -205,6 +206,10 @@ def in_place(point: Point) -> Mapping[str, str]:
     return {"next_anchors": "anchors"}
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point)
+
+
 operator = Operator(
     name="mamba_spec_metadata",
     summary="state slots that a speculative decode step of Mamba layers reads and writes, "
@@ -220,6 +225,7 @@ operator = Operator(
     redundant=redundant,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     rules=(*mamba.RULES, axes.SEQS_FIT),
 )

@@ -36,6 +36,7 @@ vLLM 0.22 decides on the host and builds lists of pointers (request x layer x st
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -425,6 +426,10 @@ def in_place(point: Point) -> Mapping[str, str]:
     return {name: name for name in ("conv_states", "ssm_states")}
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point)
+
+
 operator = Operator(
     name="mamba_state_copy",
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",
@@ -438,6 +443,7 @@ operator = Operator(
     in_place=in_place,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="pointer_lists",
     redundant=axes.same_batch_elsewhere,
 )

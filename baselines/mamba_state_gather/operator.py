@@ -14,6 +14,7 @@ first and writes all slots of the second. Padding requests have rows of NULL slo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -86,6 +87,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (point.batch_size * (2 + 2 * slots) + entries)
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 operator = Operator(
     name="mamba_state_gather",
     summary="state slots of a speculative decode step, gathered in every Mamba layer or once for all of them",
@@ -98,6 +103,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="per_layer_chain",
     rules=(*mamba.RULES, axes.SEQS_FIT),
     redundant=axes.same_batch_elsewhere,

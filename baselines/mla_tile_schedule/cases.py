@@ -69,7 +69,7 @@ def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) 
     return [EdgeCase(name, point, edit), EdgeCase(f"{name}, old layout", point | _OLD, edit)]
 
 
-#: What the covering array and random batches change in generated inputs.
+#: What the covering array changes in generated inputs.
 CONTENTS = {"zeros_between": _zeros_between}
 
 EDGE_CASES = [

@@ -36,6 +36,7 @@ request boundaries.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -153,6 +154,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (2 * point.batch_size + 1 + point.num_sm_parts * FIELDS[point.layout])
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 operator = Operator(
     name="mla_tile_schedule",
     summary="FlashMLA's split-KV schedule: B requests over P parts, long ones split, short ones packed",
@@ -179,6 +184,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="fresh_copy",
     rules=(
         *axes.DECODE_STEP_RULES,

@@ -68,7 +68,7 @@ def _negative_padding(x: Inputs) -> None:
             x.context_lens[row] = (-1, -2, -255, -257, -(2**31))[row % 5]
 
 
-#: What the covering array and random batches change in generated inputs.
+#: What the covering array changes in generated inputs.
 CONTENTS = {"negative_padding": _negative_padding, "every_second_zero": _every_second_zero}
 
 EDGE_CASES = [

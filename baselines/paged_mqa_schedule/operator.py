@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -168,6 +169,10 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     return {"schedule": Expected(table, untouched=(torch.arange(len(table)) >= len(rows))[:, None].expand(-1, 2))}
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 def bytes_moved(point: Point, x: Inputs) -> int:
     """One length per request, the id of every token, all rows that the producer makes."""
     read = len(x.indices) + len(runs(x)) if with_indices(point) else point.batch_size
@@ -205,6 +210,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     rules=(
         *axes.DECODE_STEP_RULES,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from spec_decode_bench.baselines.workloads.request_slots import UNUSED
 from spec_decode_bench.harness.contract import EdgeCase
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _history_begins(x: Inputs) -> None:
 _SMALL = {"max_model_len": 900, "context_len": {"uniform": [8, 900]}, "history_len": _HISTORY, "vocab_size": 50}
 _BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20, "acceptance": 0.5}
 _BINS = _BATCH | {"penalties": "on"}
+_LONG = {"batch_size": 1, "max_num_seqs": 1, "history_len": 2**20 + 64}
 
 
 def _zeros(x: Inputs) -> None:
@@ -75,13 +77,25 @@ def _prompts_end_anywhere(x: Inputs) -> None:
     x.prompt_lens[x.idx_mapping[real]] = ends[real].clamp(min=1)
 
 
-#: What the covering array and random batches change in generated inputs.
-CONTENTS = {"zeros": _zeros, "prompts_end_anywhere": _prompts_end_anywhere}
+def _past_2_20(x: Inputs) -> None:
+    """The new tokens come behind 2^20 others."""
+    x.total_len[x.idx_mapping] = 2**20 + 3
+
+
+def _no_token(x: Inputs) -> None:
+    """The sampler produced no token for every third request."""
+    x.num_sampled[::3] = 0
+    x.sampled_tokens[::3] = UNUSED
+
+
+#: What the covering array changes in generated inputs.
+CONTENTS = {"zeros": _zeros, "prompts_end_anywhere": _prompts_end_anywhere, "no_token": _no_token}
 
 # fmt: off
 EDGE_CASES = [
     EdgeCase("B = 1, slot not 0", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
     EdgeCase("every slot", _BATCH | {"batch_size": 20}),
+    EdgeCase("a history of more than 2^20 tokens", _SMALL | _LONG, _past_2_20),
     EdgeCase("all accepted", _BATCH | {"acceptance": 1}),
     EdgeCase("all rejected", _BATCH | {"acceptance": 0}),
     EdgeCase("all rows chunks", _BATCH, chunks),

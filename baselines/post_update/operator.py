@@ -28,6 +28,7 @@ vLLM 0.33 takes three launches for it. prompt_lens and all_token_ids are in pinn
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ NEW_DRAFTS = Axis("new_drafts", axes.choice("no", "yes"), "no", "whether drafts 
 
 _vocab_size = axes.whole(1)
 #: The last is DeepSeek's, with ids of 17 bits, whose rows of counts leave no room for many requests.
-_vocab_size.examples = (9, 1027, 129280)
+_vocab_size.examples = (9, 1027, 129280, 262144)
 VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of history that a slot holds")
 
@@ -211,6 +212,10 @@ def in_place(point: Point) -> Mapping[str, str]:
     return {name: name for name in ("num_computed_tokens", "total_len", "output_bin_counts")}
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point)
+
+
 operator = Operator(
     name="post_update",
     summary="sampled tokens -> counts, history, penalties and last tokens of the request slots",
@@ -225,5 +230,6 @@ operator = Operator(
     redundant=redundant,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
 )

@@ -39,6 +39,7 @@ allocation, so they can be sent by three copies or by one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -298,6 +299,10 @@ def in_place(point: Point) -> Mapping[str, str]:
     return {"num_computed_tokens": "prev_num_computed_tokens"} if by_slot(point) else {}
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 operator = Operator(
     name="seq_lens_update",
     summary="accepted tokens of the previous step -> computed counts, lengths and positions on the device, "
@@ -313,5 +318,6 @@ operator = Operator(
     redundant=redundant,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
 )

@@ -16,6 +16,9 @@ vLLM 0.33 takes 4 launches, 6 with recurrent states; its copies of arrays for th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from spec_decode_bench.baselines.draft_inputs import operator as draft_inputs
@@ -40,7 +43,7 @@ AXES = slots.composed(
     STATES,
     MAMBA_BLOCK_SIZE,
     axes.MAX_NUM_BATCHED_TOKENS,
-    axes.contents(post_update.CONTENTS),
+    axes.contents({name: edit for name, edit in post_update.CONTENTS.items() if name != "no_token"}),
 )
 RULES = (
     *post_update.RULES,
@@ -133,6 +136,10 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point)
+
+
 operator = Operator(
     name="step_epilogue",
     summary="what a sampled step leaves behind: counts, state of the slots, the drafter's first inputs, states to move",
@@ -146,6 +153,7 @@ operator = Operator(
     in_place=post_update.in_place,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     redundant=slots.redundant,
 )

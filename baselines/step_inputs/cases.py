@@ -78,8 +78,27 @@ def _prompts_end_in_steps(x: Inputs) -> None:
     )
 
 
-#: What the covering array and random batches change in generated inputs.
-CONTENTS = {"zeros": _zeros, "prompts_end_anywhere": _prompts_end_in_steps}
+def _large_ids(x: Inputs) -> None:
+    """Token ids past 2^17, as in a vocabulary of 262,144 (Gemma)."""
+    for tokens in (x.last_sampled_tokens, x.draft_tokens, x.all_token_ids):
+        tokens += 2**17
+
+
+def _slots_in_order(x: Inputs) -> None:
+    """The requests have the first slots, in the order of the rows."""
+    slots, first = x.idx_mapping.clone(), torch.arange(len(x.idx_mapping))
+    for state in (x.num_computed_tokens, x.prompt_lens):
+        state[first] = state[slots].clone()
+    x.idx_mapping.copy_(first)
+
+
+#: What the covering array changes in generated inputs.
+CONTENTS = {
+    "zeros": _zeros,
+    "prompts_end_anywhere": _prompts_end_in_steps,
+    "large_ids": _large_ids,
+    "slots_in_order": _slots_in_order,
+}
 
 # fmt: off
 EDGE_CASES = [
@@ -91,6 +110,10 @@ EDGE_CASES = [
     EdgeCase("10 % without drafts", _BATCH | {"batch_size": 20, "decode_len": "mixed"}),
     EdgeCase("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
     EdgeCase("chunks beside decodes", _BATCH | {"prefills": 4}),
+    EdgeCase("a chunk past 2^20 tokens", _SMALL | {
+        "batch_size": 1, "max_num_seqs": 1, "prefills": 1, "max_model_len": 2**21, "context_len": 2**20 + 40,
+        "history_len": 2**20 + 64,
+    }),
     EdgeCase("chunks only, middle of their prompts", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(9)),
     EdgeCase("the last chunk ends with the prompt", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(0)),
     EdgeCase("prompts end anywhere in decodes", _PROMPT, prompts_end_anywhere),

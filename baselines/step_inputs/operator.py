@@ -27,6 +27,7 @@ pinned host memory there (``memory: uva``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 VOCAB_SIZE = 129280
 
 NEW_TOKENS = Axis("new_tokens", axes.one_of(1, 0), 1, "tokens sampled per step beside the drafts (0: diffusion)")
-LOOK_AHEAD = Axis("look_ahead", axes.whole(1), 1, "next tokens of a prompt that are handed to the drafter", largest=9)
+LOOK_AHEAD = Axis("look_ahead", axes.whole(1), 1, "next tokens of a prompt that are handed to the drafter", largest=65)
 PROMPT_ROWS = Axis(
     "prompt_rows",
     axes.choice("none", "some"),
@@ -201,6 +202,10 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return read + 12 * tokens + 32 * logits + 4 * point.max_num_seqs
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 operator = Operator(
     name="step_inputs",
     summary="positions, lengths, input tokens and logit rows of a step, from the request slots",
@@ -213,6 +218,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     redundant=slots.redundant,
 )

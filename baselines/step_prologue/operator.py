@@ -265,6 +265,10 @@ def in_place(point: Point) -> Mapping[str, str]:
     return {"reset_accepted": "num_accepted_tokens_before", "state_columns": "state_columns_before"}
 
 
+def varied(point: Point) -> Mapping[str, Any]:
+    return axes.other_contents(point, rows=False)
+
+
 operator = Operator(
     name="step_prologue",
     summary="all metadata before the forward pass, from the request slots: inputs, tables, slots, states, indexer",
@@ -279,6 +283,7 @@ operator = Operator(
     in_place=in_place,
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
+    varied=varied,
     baseline="op_chain",
     redundant=slots.redundant,
 )

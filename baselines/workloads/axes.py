@@ -85,13 +85,24 @@ def with_contents(edits: Mapping[str, Callable[[Any], None]]) -> Callable[[Calla
         @wraps(make_inputs)
         def edited(point: Point, seed: int) -> Any:
             x = make_inputs(point, seed)
-            if point.contents != "random":
-                edits[point.contents](x)
+            # Operators that are made of this one may have no such axis.
+            if (name := point.get("contents", "random")) != "random":
+                edits[name](x)
             return x
 
         return edited
 
     return decorate
+
+
+def other_contents(point: Point, rows: bool = True) -> dict[str, Any]:
+    """Axes of a step with the shapes of this one, and other lengths. rows: also fewer tokens in some rows, where all
+    have as many here.
+    """
+    other: dict[str, Any] = {"context_len": {"uniform": [1, point.max_model_len]}}
+    if rows and point.get("decode_len") == "uniform":
+        other["decode_len"] = "ragged"
+    return other
 
 
 #: B * L then exceeds 16 bits, and a reference in Python still takes less than a second.
@@ -110,7 +121,7 @@ NEXT_N = Axis(
     4,
     "query rows per request the server is configured for: 1 + num_speculative_tokens",
     largest=513,
-    used={3: "two drafts", 4: "DeepSeek with three drafts", 8: "EAGLE with seven drafts"},
+    used={2: "one draft", 3: "two drafts", 4: "DeepSeek with three drafts", 8: "EAGLE with seven drafts"},
 )
 MAX_DECODE_LEN = Axis("max_decode_len", whole(1), lambda p: p.next_n, "longest row of this step (L), at most next_n")
 DECODE_LEN = Axis(

@@ -64,9 +64,14 @@ def parse_lengths(value: Any) -> Any:
 
 
 def _examples(point: Point) -> list[Any]:
-    """Of all lengths, all the longest, and a few long requests among short ones."""
-    top = point.get("max_model_len", 2**17)
-    return [{"uniform": [1, top]}, top, {"mix": [[0.8, {"uniform": [1, min(top, 100)]}], [0.2, top]]}]
+    """Of all lengths, all the longest, a few long requests among short ones, and two at which blocks and tiles end: the
+    longer half of the powers of two, after or before a step of the longest row.
+    """
+    top, row = point.get("max_model_len", 2**17), point.get("max_decode_len", 1)
+    powers = [2**n for n in range((top.bit_length() - 1) // 2, top.bit_length())]
+    few_long = {"mix": [[0.8, {"uniform": [1, min(top, 100)]}], [0.2, top]]}
+    before = {"mix": [[1.0, min(power + row, top)] for power in powers]}
+    return [{"uniform": [1, top]}, top, few_long, {"mix": [[1.0, power] for power in powers]}, before]
 
 
 parse_lengths.examples = _examples

@@ -288,6 +288,18 @@ def placed(point: Point, **arrays: torch.Tensor) -> dict[str, torch.Tensor | Non
     return fields | {f"{name}_{other}": None for name in arrays}
 
 
+def share_blocks(x: Any) -> None:
+    """Every second request has the blocks of the one before it in the columns that both own, as prefix caching makes
+    them. x: inputs with tables by slot.
+    """
+    rows = x.idx_mapping[x.idx_mapping >= 0]
+    for start, width in zip(x.starts.tolist(), x.widths.tolist(), strict=True):
+        columns = start + torch.arange(width)
+        before, behind = (columns + width * slots[:, None] for slots in (rows[:-1:2], rows[1::2]))
+        shared = (x.tables[before] < UNUSED) & (x.tables[behind] < UNUSED)
+        x.tables[behind] = torch.where(shared, x.tables[before], x.tables[behind])
+
+
 def rows_of_slots(idx_mapping: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(row of each slot, 0 where it has none; whether it has one), both [slots]. Row -1 goes to a scratch entry behind
     the last slot, so no mask has to be read back.

@@ -21,13 +21,6 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only the historic defects, of CONFIG's operators or of all, each with the check that rejects it",
     )
-    parser.add_argument(
-        "--random",
-        type=flags.whole(0, 10**6, "0 to a million"),
-        default=25,
-        metavar="N",
-        help="random batches per variant (default 25; 0: none)",
-    )
     alone.add_argument(
         "--consumers",
         action="store_true",
@@ -100,4 +93,4 @@ def run(options: argparse.Namespace) -> int:
     job = replace(job, compiled=cuda_sources(variants))
     arrays, command = not options.no_array, point_command(options, source and source.path)
     with record(options.out, job, catalog, source, items, [*variants, *defects]) as lines:
-        return verify_all(console, job, catalog, lines, items, variants, defects, arrays, options.random, command)
+        return verify_all(console, job, catalog, lines, items, variants, defects, arrays, command)

@@ -185,8 +185,7 @@ def _measured(
         told.add(variant)
         print_to_stderr(f"{variant}: {of_finding(finding)}")
         if finding.name and finding.when is None:
-            seed = plan.job.seed if finding.seed is None else finding.seed
-            print_to_stderr(f"this one alone: {plan.repeat(f'{variant}/{finding.name}', seed)}")
+            print_to_stderr(f"this one alone: {plan.repeat(f'{variant}/{finding.name}', plan.job.seed)}")
 
     with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
         try:

@@ -262,7 +262,7 @@ class Named(_Where):
 
 
 class AsEdgeCase(_Where):
-    """Any point, checked as thoroughly as an edge case, and as a random batch of the job's seed."""
+    """Any point, checked as thoroughly as an edge case, and as a point of the covering array of the job's seed."""
 
     axes: dict[str, Any]
 
@@ -288,16 +288,6 @@ class AtPoint(_Where):
 
     def finding_of(self, death: Death) -> Finding:
         return death.finding(Status.FAILED, Where(self.place, self.label))
-
-
-class RandomBatches(_Where, kw_only=True):
-    """``count`` random batches."""
-
-    count: int
-    label: str = "random batches"
-
-    def finding_of(self, death: Death) -> Finding:
-        return death.finding(Status.MISMATCH, Where(Place.RANDOM_BATCH, ""))
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
@@ -333,7 +323,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
 
     operator: str
     variants: tuple[str, ...]
-    where: EdgeCases | Named | AsEdgeCase | AtPoint | RandomBatches = EdgeCases()
+    where: EdgeCases | Named | AsEdgeCase | AtPoint = EdgeCases()
 
     @property
     def label(self) -> str:

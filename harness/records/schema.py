@@ -96,7 +96,6 @@ class Place(StrEnum):
     EDGE_CASE = "edge_case"
     SEQUENCE = "sequence"
     ARRAY_POINT = "array_point"
-    RANDOM_BATCH = "random_batch"
     #: A point of the sweep, or what a room measures instead.
     POINT = "point"
     #: Nothing: the import of its file.
@@ -109,7 +108,6 @@ class Where(msgspec.Struct, frozen=True):
     place: Place
     name: str = ""
     buffers: Literal["unaligned", "far", "in_place"] | None = None
-    seed: int | None = None
 
     def finding(
         self,
@@ -125,7 +123,6 @@ class Where(msgspec.Struct, frozen=True):
             place=self.place,
             name=self.name,
             buffers=self.buffers,
-            seed=self.seed,
             reason=reason,
             check=check,
             message=message,
@@ -138,7 +135,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name:          of the edge case or sequence; else the label of the point. Empty where it is not known.
     buffers:       whether they started one element past an aligned address, their rows lay beyond 2^31 elements, or one
                    array was input and output.
-    seed:          of a random batch.
     when:          where in a timed run; None while it was verified.
     check:         the check that rejected it. error: the type of the exception that it raised instead.
     message:       what was seen, for people.
@@ -153,7 +149,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: Place
     name: str
     buffers: Literal["unaligned", "far", "in_place"] | None = None
-    seed: int | None = None
     when: Literal["timing", "after_timing", "audit"] | None = None
     check: str | None = None
     error: str | None = None
@@ -167,7 +162,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def where(self) -> Where:
-        return Where(self.place, self.name, self.buffers, self.seed)
+        return Where(self.place, self.name, self.buffers)
 
 
 class RecordError(UsageError):
@@ -499,7 +494,7 @@ class Cell(Outcome, frozen=True, kw_only=True, tag="cell", tag_field="line", omi
 class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line", omit_defaults=True):
     """What ``verify`` found about one variant at one place.
 
-    place, name, buffers, seed: where, as in Finding; seed: of a random batch.
+    place, name, buffers: where, as in Finding.
     finding:       what is wrong, or what a known failure looks like; that of an earlier place where the variant was not
                    run here because of it.
     reason:        why it was skipped or is unavailable; at a point of the sweep that it passed, a remark.
@@ -513,7 +508,6 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
     name: str
     status: Status
     buffers: Literal["unaligned", "far", "in_place"] | None = None
-    seed: int | None = None
     finding: Finding | None = None
     reason: Reason | None = None
     passed_checks: tuple[str, ...] = ()
@@ -530,7 +524,7 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
         if found.status.is_bad or found.message is not None:
             fields |= {"finding": found, "passed_checks": ()}
         if place is not None:
-            fields |= {"place": place, "name": name, "buffers": None, "seed": None}
+            fields |= {"place": place, "name": name, "buffers": None}
         return cls(operator=operator, variant=variant, seconds=rounded({"verify": seconds}), **fields)
 
     @property
@@ -552,7 +546,7 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
 
 
 #: Fields that a CheckLine shares with its Finding.
-_OF_FINDING = ("place", "name", "status", "buffers", "seed", "reason", "passed_checks")
+_OF_FINDING = ("place", "name", "status", "buffers", "reason", "passed_checks")
 
 
 class Run(msgspec.Struct, frozen=True, dict=True):

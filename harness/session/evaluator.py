@@ -29,7 +29,6 @@ from spec_decode_bench.harness.config.work_items import (
     Death,
     EdgeCases,
     Named,
-    RandomBatches,
     Task,
     Timed,
 )
@@ -54,6 +53,7 @@ from spec_decode_bench.harness.session.messages import Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.sampling import RAMP_S, Sampling, is_context_lost
 from spec_decode_bench.harness.session.sources import package_needs
 from spec_decode_bench.harness.timing.environment import describe
+from spec_decode_bench.harness.verify.covering_array import fixture_of
 from spec_decode_bench.harness.verify.edge_cases import (
     EdgeCaseName,
     LeftOut,
@@ -75,11 +75,13 @@ if TYPE_CHECKING:
 #: Before the calibration the GPU is under full load until it has had the same clock at the end of STEADY_STEPS steps in
 #: turn, at most RAMP_STEPS of RAMP_STEP_S seconds.
 RAMP_STEP_S, RAMP_STEPS, STEADY_STEPS = 0.05, 20, 3
+#: Launches of a verified variant at its first edge case, where nothing is timed.
+CALLS = 1000
 #: Seconds for which nothing was timed -> seconds of full load before the next point; the first that is exceeded.
 RAMPS = {1.0: 0.2, 0.1: RAMP_S}
 #: On a CPU each variant has a time budget for each of these.
-SWEEP, ARRAY, RANDOM = "sweep", "array", "random"
-#: One point of the array, or one random batch, may take 1/SHARES of the budget.
+SWEEP, ARRAY = "sweep", "array"
+#: One point of the array may take 1/SHARES of the budget.
 SHARES = 8
 
 
@@ -89,7 +91,7 @@ class _VariantState:
 
     bad_import:  what the import of its file changed in the process; then it is never run.
     interpreted: whether Triton's interpreter ran it at a point.
-    slow_s:      seconds that interpreting and compiling took, by SWEEP, ARRAY and RANDOM.
+    slow_s:      seconds that interpreting and compiling took, by SWEEP and ARRAY.
     """
 
     bad_import: Finding | None = None
@@ -355,31 +357,28 @@ class Evaluator:
             raise LeftOut(reason)
         with nvtx_range(cell_key(at.operator.name, variant.name, at.label), "verify", at.values):
             try:
-                at.fixture = at.fixture or Fixture(
-                    at.operator,
-                    at.point,
-                    self.job.device,
-                    self.job.seed,
-                    batches=2 if in_array else 3,
-                    placement=0 if self.timer and not in_array else None,
-                )
-                if not in_array:
-                    _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
+                of = at.operator, at.point, self.job.device, self.job.seed
+                if in_array:
+                    fixture = at.fixture = at.fixture or fixture_of(*of)
+                    if variant.known_failure_at("", "unaligned"):
+                        fixture = Fixture(*of, batches=at.fixture.batches)
+                else:
+                    fixture = at.fixture = at.fixture or Fixture(*of, placement=0 if self.timer else None)
+                    _ = fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except CaptureError as error:
                 raise LeftOut(Reason(code=Code.CAPTURED, detail=str(error))) from None
             except Exception as error:  # the operator's own code, or memory
                 raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
-            if in_array and is_beyond(variant, at.fixture):
+            if in_array and is_beyond(variant, fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
                 once = once or in_array or self._states[variant.id].interpreted
-                return verify_cell(at.fixture, variant, once=once)
+                return verify_cell(fixture, variant, once=once)
 
     @contextmanager
     def _counting(self, variant: Variant, kind: str) -> Iterator[None]:
         """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile,
-        which compiles again for other sizes, beside the points of a sweep. A point of the array and a random batch may
-        take a share of it.
+        which compiles again for other sizes, beside the points of a sweep. A point of the array may take a share of it.
         """
         state, budget_s = self._states[variant.id], self.job.measure.interpreter_budget_s
         began, launches_before = time.perf_counter(), self._interpreter.launches
@@ -451,11 +450,13 @@ class Evaluator:
             case AsEdgeCase():
                 only = [EdgeCase(operator.label(where.axes), where.axes)]
                 yield from self._edge_cases(variant, replace(operator, edge_cases=only, sequences={}))
-                yield from self._as_random_batch(variant, Point(where.axes))
+                if self._states[variant.id].bad_import is None:
+                    at = _At(operator, Point(where.axes), ARRAY, planned=False)
+                    finding = self._not_run(at, variant) or self._verified(at, variant, once=True)
+                    if finding.status.is_bad:
+                        yield finding
             case AtPoint():
                 yield from self._at_point(self._point(request.operator, where), variant, where)
-            case RandomBatches():
-                yield from self._random_batches(variant, where.count)
 
     def _at_known_failure(self, variant: Variant, where: Named) -> Finding:
         """The finding at a known failure. Far rows have one for each input, or none if memory is short; the first
@@ -466,16 +467,6 @@ class Evaluator:
             short = Reason(code=Code.MEMORY)
             return Where(Place.EDGE_CASE, where.name, where.buffers).finding(Status.SKIPPED, reason=short)
         return judged_known_failure(next((finding for finding in findings if finding.status.is_bad), findings[0]))
-
-    def _as_random_batch(self, variant: Variant, point: Point) -> Iterator[Finding]:
-        """What a random batch of this seed finds at an alignment that edge cases do not have."""
-        from spec_decode_bench.harness.verify.random_batches import Drawn, checked
-
-        batch = Drawn(point, self.job.seed)
-        if self._states[variant.id].bad_import is None and batch.shift > 1:
-            finding = checked(self.catalog.operators[variant.operator], variant, batch, self.job.device)
-            if finding.status.is_bad:
-                yield finding
 
     def _edge_cases(
         self, variant: Variant, restricted: Operator | None = None, only: EdgeCaseName | None = None
@@ -494,34 +485,5 @@ class Evaluator:
             of = operator, variant, self.job.device, self.job.seed, self._thorough
             known = self._known[operator.name]
             announce = lambda where: self.tell(Heartbeat((variant.name,), where))  # noqa: E731
-            yield from check_variant(*of, only=only, known=known, announce=announce)
-
-    def _random_batches(self, variant: Variant, count: int) -> Iterator[Finding]:
-        from spec_decode_bench.harness.verify.random_batches import check_random
-
-        operator, state = self.catalog.operators[variant.operator], self._states[variant.id]
-        if state.bad_import is not None:
-            yield state.bad_import
-            return
-        findings: list[Finding] = []
-
-        def keep(finding: Finding) -> None:
-            findings.append(finding)
-            self.tell(Checked(operator=operator.name, variant=variant.name, finding=finding))
-
-        with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
-            failed = check_random(
-                operator,
-                variant,
-                self.job.device,
-                self.job.seed,
-                count,
-                keep=keep,
-                counting=lambda: self._counting(variant, RANDOM),
-                out_of_time=lambda: self._out_of_time(variant, RANDOM),
-                lost=lambda: is_context_lost(self.job.device),
-                announce=lambda where: self.tell(Heartbeat((variant.name,), where)),
-            )
-        yield from findings
-        if failed is not None:
-            yield failed
+            calls = CALLS if self._thorough else 0
+            yield from check_variant(*of, only=only, known=known, announce=announce, calls=calls)

@@ -2,6 +2,8 @@
 
     | canary ... | tensor, at its own row stride, with canaries between the rows | canary ... |
 
+The tensors of a dataclass lie side by side: what is written far behind one changes another one, or its canaries.
+
 Canaries and poison are byte patterns, so they work for every dtype. As int32 both are about 2e9, which is not a
 legal length, block id or slot.
 """
@@ -10,18 +12,22 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-#: Bytes on either side of a tensor: room for a whole row of a table that is written one row too far.
-GUARD_BYTES = 16384
+#: Bytes on either side of a tensor: room for a whole row of a table that is written one row too far. Before the first
+#: tensor of a block and behind the last one there are MARGIN_BYTES more.
+GUARD_BYTES, MARGIN_BYTES = 16384, 65536
 CANARY = 0x7E
 #: Two alternating patterns: no correct value equals both.
 POISONS = (0x7F, 0x71)
+#: Offsets at which buffers start, in elements past an aligned address: all positions of an int32 within 16 bytes.
+SHIFTS = 4
 
 #: Of torch's allocator on a GPU; of the GPU's pages; between two buffers at most; and what an arena takes at a time.
 ALIGNMENT, PAGE_BYTES, MAX_GAP_BYTES, CHUNK_BYTES = 512, 2**21, 2**16, 2**23
@@ -51,6 +57,12 @@ def row_length(tensor: Tensor) -> int:
     return sum((size - 1) * stride for size, stride in inner) + 1
 
 
+def span_of(tensor: Tensor) -> int:
+    """Elements from the first to the last one."""
+    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return span if tensor.numel() else 0
+
+
 class Arena:
     """Device memory for the buffers of a fixture, at offsets in their pages that depend on ``seed`` and their sizes
     alone. The time of a small kernel depends on these offsets (docs/methodology.md#placements); those of torch's
@@ -70,17 +82,32 @@ class Arena:
             self._free = torch.empty(size + PAGE_BYTES, dtype=torch.uint8, device=self._device)
             self._free = self._free[-self._free.data_ptr() % PAGE_BYTES :]
         memory, self._free = self._free[gap : gap + nbytes], self._free[gap + -(-nbytes // ALIGNMENT) * ALIGNMENT :]
-        # torch.compile treats the offset of a view in its storage like a size.
-        return torch.from_dlpack(memory)
+        return _in_its_own_storage(memory)
+
+
+def _in_its_own_storage(memory: Tensor) -> Tensor:
+    """torch.compile treats the offset of a view in its storage like a size."""
+    return torch.from_dlpack(memory)
+
+
+class _Block:
+    """Device memory for buffers that lie side by side, in the order in which they are taken."""
+
+    def __init__(self, nbytes: int, device: str) -> None:
+        self._free = torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+    def take(self, nbytes: int) -> Tensor:
+        memory, self._free = self._free[:nbytes], self._free[-(-nbytes // ALIGNMENT) * ALIGNMENT :]
+        return _in_its_own_storage(memory)
 
 
 class Guarded:
     """One tensor in its own storage between canaries. ``tensor`` has shape, strides and content of ``source``.
 
     shift:  elements between an aligned address and its start, as for a view of a larger buffer.
-    pinned: in page-locked host memory, as engines hold the host tensors that they copy to the device.
     row_stride: instead of that of ``source``, and no canaries, for rows that lie gigabytes apart.
-    arena:  whose memory to use, instead of torch's allocator.
+    take:   (bytes) -> memory of that many, instead of torch's allocator.
+    before, behind: bytes of canaries.
     """
 
     def __init__(
@@ -88,9 +115,10 @@ class Guarded:
         source: Tensor,
         device: str,
         shift: int = 0,
-        pinned: bool = False,
         row_stride: int | None = None,
-        arena: Arena | None = None,
+        take: Callable[[int], Tensor] | None = None,
+        before: int = GUARD_BYTES,
+        behind: int = GUARD_BYTES,
     ) -> None:
         self._unguarded = row_stride is not None
         if row_stride is not None:
@@ -100,15 +128,11 @@ class Guarded:
             )
             self.fill(source)
             return
-        span = sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)) + 1
-        span = span if source.numel() else 0
-        offset = GUARD_BYTES // source.element_size() + shift
+        span = span_of(source)
+        offset = before // source.element_size() + shift
         self._start = offset * source.element_size()
-        size = (offset + span) * source.element_size() + GUARD_BYTES
-        if arena:
-            storage = arena.take(size).fill_(CANARY)
-        else:
-            storage = torch.full((size,), CANARY, dtype=torch.uint8, device=device, pin_memory=pinned)
+        take = take or partial(torch.empty, dtype=torch.uint8, device=device)
+        storage = take((offset + span) * source.element_size() + behind).fill_(CANARY)
         self._bytes = storage
         self.tensor = (
             storage[: storage.numel() // source.element_size() * source.element_size()]
@@ -154,38 +178,63 @@ class Guarded:
         return None
 
 
+def tensors_of(record: Any) -> dict[str, Tensor]:
+    """By field."""
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def drawn_shifts(draw: random.Random, *records: Any) -> list[dict[str, int]]:
+    """Of each dataclass, shifts of its tensors: mostly that of one tensor alone, else none, or those of all."""
+    names = [(number, name) for number, record in enumerate(records) for name in tensors_of(record)]
+    alone, kind = draw.choice(names), draw.randrange(8)
+    shifts: list[dict[str, int]] = [{} for _ in records]
+    for number, name in names if kind == 1 else [alone] if kind > 1 else []:
+        shifts[number][name] = draw.randrange(1, SHIFTS)
+    return shifts
+
+
+def _most_bytes(tensor: Tensor) -> int:
+    """That it may take of a block."""
+    return (span_of(tensor) + SHIFTS) * tensor.element_size() + 2 * (GUARD_BYTES + MARGIN_BYTES) + ALIGNMENT
+
+
 class Guard:
     """A dataclass of tensors (inputs or outputs) on a device, each between canaries. ``view`` is of the same type.
+    Tensors on the host are page-locked where there is a GPU, as engines hold those that they copy to the device.
 
+    shift: elements between an aligned address and the start of every tensor, or of some by name.
     row_strides: of tensors whose rows are not to lie as in ``source``.
-    arena: for the tensors on the device.
+    arena: for the tensors on the device, which then do not lie side by side.
     """
 
     def __init__(
         self,
         source: Any,
         device: str,
-        shift: int = 0,
+        shift: int | Mapping[str, int] = 0,
         row_strides: Mapping[str, int] = MappingProxyType({}),
         arena: Arena | None = None,
     ) -> None:
         self.buffers: dict[str, Guarded] = {}
-        replaced = {}
-        for field in dataclasses.fields(source):
-            value = getattr(source, field.name)
-            if isinstance(value, Tensor):
-                host = bool(field.metadata.get("host"))
-                where = "cpu" if host else device
-                self.buffers[field.name] = Guarded(
-                    value,
-                    where,
-                    shift,
-                    pinned=host and device == "cuda",
-                    row_stride=row_strides.get(field.name),
-                    arena=None if host else arena,
-                )
-                replaced[field.name] = self.buffers[field.name].tensor
-        self.view = dataclasses.replace(source, **replaced)
+        shifts = dict.fromkeys(tensors_of(source), shift) if isinstance(shift, int) else shift
+        on_host = {field.name for field in dataclasses.fields(source) if field.metadata.get("host")}
+        side_by_side = [name for name in tensors_of(source) if name not in on_host and name not in row_strides]
+        take = (
+            arena.take if arena else _Block(sum(_most_bytes(tensors_of(source)[n]) for n in side_by_side), device).take
+        )
+        for name, tensor in tensors_of(source).items():
+            host = name in on_host
+            self.buffers[name] = Guarded(
+                tensor,
+                "cpu" if host else device,
+                shifts.get(name, 0),
+                row_strides.get(name),
+                partial(torch.empty, dtype=torch.uint8, pin_memory=device == "cuda") if host else take,
+                before=GUARD_BYTES + MARGIN_BYTES * (name in side_by_side[:1]),
+                behind=GUARD_BYTES + MARGIN_BYTES * (name in side_by_side[-1:]),
+            )
+        self.view = dataclasses.replace(source, **{name: buffer.tensor for name, buffer in self.buffers.items()})
 
     def share(self, buffers: Mapping[str, Guarded]) -> None:
         """Put tensors of another guard in the places of these."""

@@ -5,10 +5,12 @@ of several groups, a row of 16 tokens in a batch of 128) or at size (a loop that
 tried here, in the space that the axes of an operator span.
 
 The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``), powers of two, one less or one more,
-the sizes at which a variant takes another path (``@variant(..., sizes=)``) with their neighbours, and the largest that
-the rules, ``Axis.largest`` and MOST_BYTES allow. Of a class with several values every point takes the one that was
-taken least, and of those the one that has met the fewest of its other values. Each is taken at least once. The classes
-of any other axis are its examples.
+the sizes at which a variant takes another path (``@variant(..., sizes=)``) with their neighbours, the largest that the
+rules, ``Axis.largest`` and MOST_BYTES allow, and what lies between powers of two, of which every point draws its own
+value. Of a class with several values every point takes the one that was taken least, and of those the one that has met
+the fewest of its other values. Each is taken at least once. The classes of any other axis are its examples.
+
+The seed decides the values that are drawn, and where the buffers of a point begin: mostly all are aligned but one.
 
 A greedy search pins one pair that has not met, gives every other axis the class with the most pairs that have not met,
 and moves sizes until the rules hold and the bytes fit. A pair for which it finds no point is not legal.
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from spec_decode_bench.harness.contract import Axis, Operator, Point, Variant
 from spec_decode_bench.harness.report.console import saying
 from spec_decode_bench.harness.verify.edge_cases import reason_to_skip
+from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.harness.verify.points import LARGEST, PointSearch, axes_of
 
 #: Inputs and outputs of one point. A launch of this size takes a moment in PyTorch on a CPU and seconds in Triton's
@@ -37,6 +40,8 @@ MOST_BITS = 16
 MOST_WITH_BOTH = 32
 #: Powers of two with an even exponent.
 EVEN_POWERS = 0x55555555
+#: Values that are drawn between two powers of two.
+DRAWN = 3
 #: How often a pair meets at least, as the classes of most sizes have several values.
 MEETINGS = 2
 #: Pairs that are tried for a variant that skips most of the array, of those that it has not met.
@@ -45,12 +50,15 @@ PAIRS_OF_ITS_OWN = 40
 
 @dataclass(frozen=True)
 class ValueClass:
-    """values: sizes, ascending; of an axis that is not a size, the number of an example."""
+    """values: sizes; of an axis that is not a size, the number of an example."""
 
     axis: str
     name: str
     values: tuple[int, ...]
 
+
+#: Name of the class of what is drawn.
+BETWEEN = "between"
 
 #: Two classes, in the order of the operator's axes.
 Pair = tuple[ValueClass, ValueClass]
@@ -77,46 +85,68 @@ class CoveringArray:
         return len(frozenset().union(*(self.pairs[label] for label in labels)))
 
 
-def covering_array(operator: Operator, variants: Sequence[Variant]) -> CoveringArray:
+def fixture_of(operator: Operator, point: Point, device: str, seed: int) -> Fixture:
+    """A point of the array between canaries; its buffers begin where its axes and the seed say."""
+    draw = random.Random(f"{operator.spelt_out(point)} {seed}")
+    return Fixture(operator, point, device, seed, batches=2, shift=draw)
+
+
+def covering_array(operator: Operator, variants: Sequence[Variant], seed: int = 0) -> CoveringArray:
     """The array of an operator. Engines' kernels have no say: it would depend on what is installed."""
     own = [variant for variant in variants if variant.defect is None and not variant.is_upstream]
-    builder = _Builder(PointSearch(operator, MOST_BYTES), own)
+    builder = _Builder(PointSearch(operator, MOST_BYTES), own, seed)
     with saying(f"choosing the points of the covering array of {operator.name}"):
         builder.cover(builder.all_pairs())
-        for _ in range(1, MEETINGS):
-            builder.cover(builder.met)
+        for times in range(2, MEETINGS + 1):
+            several = (pair for pair in builder.met if any(len(one.values) > 1 for one in pair))
+            builder.cover([pair for pair in several if builder.met[pair] < times])
         builder.take_all_values()
         for variant in own:
             taken = [pairs for point, pairs in builder.found.values() if _takes(variant, point)]
             if 2 * len(taken) < len(builder.found):
-                missing = builder.met - frozenset().union(*taken)
+                missing = builder.met.keys() - frozenset().union(*taken)
                 builder.cover(missing, lambda point, variant=variant: _takes(variant, point), PAIRS_OF_ITS_OWN)
     ordered = sorted(builder.found.items(), key=lambda one: builder.search.nbytes(one[1][0]))
     points = {label: point for label, (point, _) in ordered}
     return CoveringArray(points, {label: pairs for label, (_, pairs) in ordered})
 
 
-def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant]) -> list[ValueClass]:
+def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant], draw: random.Random) -> list[ValueClass]:
     """The classes of an axis, with the values that are legal at some point."""
     if axis not in search.sizes:
         examples = axis.examples_at(search.operator.complete({}))
         return [ValueClass(axis.name, str(n), (n,)) for n in range(len(examples))]
     bits = _largest_power(search, axis)
     declared = sorted({size for variant in variants for size in variant.sizes.get(axis.name, ())})
-    powers = [2**n for n in range(2, min(bits, MOST_BITS) + 1)]
+    powers = [2**n for n in range(1, min(bits, MOST_BITS) + 1)]
     # One neighbour of each large one, as a kernel may be compiled for each value.
-    before = [power - 1 for power in powers if power <= MOST_WITH_BOTH or not power & EVEN_POWERS]
-    past = [power for power in powers if power <= MOST_WITH_BOTH or power & EVEN_POWERS]
+    before = [power - 1 for power in powers[1:] if power <= MOST_WITH_BOTH or not power & EVEN_POWERS]
+    past = [power for power in powers[1:] if power <= MOST_WITH_BOTH or power & EVEN_POWERS]
     beside = sorted({*before, *filter(None, (_past(search, axis, power) for power in past))})
-    named: dict[str, Iterable[int]] = {str(value): (value,) for value in (0, 1, 2, *axis.used)}
+    named: dict[str, Iterable[int]] = {str(value): (value,) for value in (0, 1, *axis.used)}
     named |= {
         "2^n": powers,
         "2^n +- 1": beside,
         "sizes": (size + step for size in declared for step in (-1, 0, 1)),
         "largest": (_last(search, axis, bits),),
+        BETWEEN: _between(bits, draw),
     }
     legal = {name: tuple(v for v in values if search.is_legal(axis, v)) for name, values in named.items()}
     return [ValueClass(axis.name, name, values) for name, values in legal.items() if values]
+
+
+def _between(bits: int, draw: random.Random) -> list[int]:
+    """Sizes that are no neighbours of a power of two, DRAWN between any two of them, in turns. Every second one is a
+    multiple of some power, as are blocks of 48 tokens.
+    """
+    rounds = []
+    for number in range(DRAWN):
+        values = []
+        for power in (2**n for n in range(3, bits + 1)):
+            step = 2 ** draw.randrange(1, power.bit_length() - 1) if number % 2 == 0 else 1
+            values.append(draw.randrange(power + max(step, 2), 2 * power - 1) // step * step)
+        rounds.append(draw.sample(values, len(values)))
+    return list(dict.fromkeys(itertools.chain.from_iterable(rounds)))
 
 
 def _past(search: PointSearch, axis: Axis, power: int) -> int | None:
@@ -161,18 +191,19 @@ def _takes(variant: Variant, point: Point) -> bool:
 class _Builder:
     """found: label -> a point and the pairs that meet there."""
 
-    def __init__(self, search: PointSearch, variants: Sequence[Variant]) -> None:
+    def __init__(self, search: PointSearch, variants: Sequence[Variant], seed: int) -> None:
         self.search, self.operator = search, search.operator
+        self._rng = random.Random(f"{self.operator.name} {seed}")
         axes = [axis for axis in self.operator.axes if axis in (*search.sizes, *search.words)]
-        self.classes = {axis.name: classes_of(search, axis, variants) for axis in axes}
+        self.classes = {axis.name: classes_of(search, axis, variants, self._rng) for axis in axes}
         self.found: dict[str, tuple[Point, frozenset[Pair]]] = {}
-        self.met: set[Pair] = set()
+        #: Pair -> at how many points it meets.
+        self.met: Counter[Pair] = Counter()
         self._sizes = {axis.name for axis in search.sizes}
         self._taken: Counter[tuple[str, int]] = Counter()
         #: Two axes with their values at a point of the array.
         self._together: set[tuple[str, int, str, int]] = set()
         self._failed: Counter[tuple[str, int]] = Counter()
-        self._rng = random.Random(self.operator.name)
 
     def all_pairs(self) -> list[Pair]:
         return [
@@ -203,10 +234,10 @@ class _Builder:
                 del left[one]
 
     def take_all_values(self) -> None:
-        """Add points until every value of every class was taken, where it fits."""
+        """Add points until every value of every class was taken, where it fits, but of those that are drawn."""
         nothing_open = _Open(())
         for one in itertools.chain.from_iterable(self.classes.values()):
-            for value in one.values:
+            for value in one.values if one.name != BETWEEN else ():
                 if one.axis in self._sizes and not self._taken[one.axis, value]:
                     alone = ValueClass(one.axis, one.name, (value,))
                     point = self._point_with((alone,), nothing_open, lambda point: True)
@@ -215,9 +246,10 @@ class _Builder:
 
     def _add(self, point: Point) -> frozenset[Pair]:
         """Add a point; returns the pairs that meet there."""
-        here = self.pairs_at(point)
-        self.found[self.operator.label(point)] = point, here
-        self.met |= here
+        here, label = self.pairs_at(point), self.operator.label(point)
+        if label not in self.found:
+            self.met.update(here)
+        self.found[label] = point, here
         here_values = [(name, self._value_at(name, point)) for name in self.classes]
         self._taken.update(here_values)
         self._together.update(one + other for one, other in itertools.permutations(here_values, 2))
@@ -244,7 +276,7 @@ class _Builder:
         """
         pinned = frozenset(one.axis for one in pair)
         least = tuple(self._least_taken(one, ()) for one in pair)
-        smallest = tuple(one.values[0] for one in pair)
+        smallest = tuple(min(one.values) for one in pair)
         for chosen, fill in dict.fromkeys(((least, True), (smallest, True), (smallest, False))):
             start = self._start(pair, chosen, takes)
             if start is not None:
@@ -290,11 +322,11 @@ class _Builder:
         """The value of a class to take. chosen: axis and value of other classes, or number of an example."""
         axis = one.axis
 
-        def rank(value: int) -> tuple[int, int, int]:
+        def rank(value: int) -> tuple[int, int]:
             met = sum((axis, value, *other) in self._together for other in chosen)
-            return self._taken[axis, value] + self._failed[axis, value], met, value
+            return self._taken[axis, value] + self._failed[axis, value], met
 
-        return min(one.values, key=rank)
+        return min(one.values, key=rank)  # the first of several
 
     def _put(self, values: dict[str, int], picks: dict[str, int], axis: str, value: int) -> None:
         (values if axis in self._sizes else picks)[axis] = value

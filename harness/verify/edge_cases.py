@@ -23,7 +23,7 @@ from spec_decode_bench.harness.interpreter import launch_counter
 from spec_decode_bench.harness.records.schema import Code, Finding, Place, Reason, Status, Where
 from spec_decode_bench.harness.verify.alloc_sync_checks import check_alloc_sync
 from spec_decode_bench.harness.verify.buffers import row_length
-from spec_decode_bench.harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
+from spec_decode_bench.harness.verify.fixture import Batch, Fixture, verify_again, verify_cell, verify_sequence
 from spec_decode_bench.harness.verify.graph_replay import (
     FEW_STEPS,
     STEPS,
@@ -84,6 +84,7 @@ def check_variant(
     only: EdgeCaseName | None = None,
     known: dict[Any, Batch] | None = None,
     announce: Callable[[Where], None] = lambda where: None,
+    calls: int = 0,
 ) -> Iterator[Finding]:
     """One finding for each edge case and each sequence. An exception in the variant is a finding as well.
 
@@ -101,6 +102,7 @@ def check_variant(
     only:     the only one to run, whether the variant has a known failure there or not.
     known:    of earlier variants of the operator, as in Fixture.
     announce: called before each of them.
+    calls:    launches at the first edge case, after which one more is compared; not in Triton's interpreter.
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
@@ -115,6 +117,7 @@ def check_variant(
         known={} if known is None else known,
         announce=announce,
         only=only,
+        calls=calls,
     ).findings()
     if thorough:
         yield from far_rows(operator, variant, device, seed, only, announce)
@@ -174,6 +177,7 @@ class _VariantChecks:
     known: dict[Any, Batch]
     announce: Callable[[Where], None]
     only: EdgeCaseName | None
+    calls: int
     bytes_at: dict[str, int] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
@@ -208,7 +212,8 @@ class _VariantChecks:
             # Sequences replay graphs too, so unless thorough the first of them is enough, if it is not left out.
             sequences = operator.sequences and self.compiles
             replays = STEPS if first and (thorough or not sequences) else few
-            finding = self._at(case, point, alloc_sync=thorough or first, replays=replays, once=once)
+            calls = self.calls if first else 0
+            finding = self._at(case, point, alloc_sync=thorough or first, replays=replays, once=once, calls=calls)
             yield finding
             once = once or interpreted.launches > launches
             if finding.status is not Status.SKIPPED:
@@ -247,13 +252,16 @@ class _VariantChecks:
         replays: int,
         shift: int = 0,
         once: bool = False,
+        calls: int = 0,
     ) -> Finding:
         def check(passed_checks: set[str]) -> None:
             more = {"shift": shift, "passed_checks": passed_checks, "known": self.known}
             fixture = Fixture(self.operator, point, self.device, self.seed, case.edit, **more)
             self.bytes_at[case.name] = fixture.nbytes
-            launch = verify_cell(fixture, self.variant, once)
+            launch = verify_cell(fixture, self.variant, once, again=True)
             with unchanged_process(self.device):
+                if calls and not once:
+                    verify_again(fixture, launch, calls)
                 if self.device_checks and alloc_sync:
                     passed_checks |= self.device_checks.alloc_sync(self.variant, launch)
                 if replays and self._has_graph:

@@ -50,3 +50,12 @@ def compare(
         view = next((view for view in views() if view.index(got, first) is not None), View(name, got))
         difference = differences(name, wrong, must_be, got, before, lambda index: view.place(name, got, index))
         raise Mismatch("exact", f"{view.name} {tuple(view.tensor.shape)} differs", difference)
+
+
+def unravelled(positions: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    """As torch.unravel_index, which imports sympy for it: seconds in the first cell of a process."""
+    index = []
+    for size in reversed(shape):
+        index.append(positions % size)
+        positions = positions // size
+    return tuple(reversed(index))

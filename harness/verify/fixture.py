@@ -1,12 +1,14 @@
 """Verifies a variant at one point, before any timing: whole output buffers must equal the scalar reference exactly.
 
 After set-up the outputs are poisoned and the contents of the inputs replaced, so that results precomputed in set-up
-are wrong. Then four launches, each compared:
+are wrong. In the batch of set-up all differs that may differ (``Operator.varied``). Then launches, each compared:
 
 1. on the first batch, outputs poisoned;
-2. on the same batch, outputs poisoned again: a launch that skips work when its inputs did not change fails;
-3. on another batch, outputs poisoned with the other pattern;
-4. on the first batch, outputs right for the other: a launch that skips work when its outputs did not change, or that
+2. on the same batch, outputs right but for one element: a launch that guesses whether it has been there fails;
+3. on the same batch, outputs poisoned again: a launch that skips work when its inputs did not change fails;
+4. on another batch, outputs poisoned with the other pattern, after one more set-up on other buffers: a launch that
+   reads what a later set-up left fails;
+5. on the first batch, outputs right for the other: a launch that skips work when its outputs did not change, or that
    adds to what it finds there, fails.
 
 On a GPU one more launch is queued, with its inputs, behind a sleeping kernel: work outside the current stream reads the
@@ -16,6 +18,8 @@ unchanged.
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -29,15 +33,25 @@ from torch import Tensor
 from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import CAPTURE, Expected, Operator, Point, Variant
-from spec_decode_bench.harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
+from spec_decode_bench.harness.verify.buffers import (
+    POISONS,
+    Arena,
+    Guard,
+    any_of,
+    as_integers,
+    drawn_shifts,
+    tensors_of,
+)
 from spec_decode_bench.harness.verify.captured_inputs import captured_inputs
-from spec_decode_bench.harness.verify.equality import compare, required, wrong_elements
+from spec_decode_bench.harness.verify.equality import compare, required, unravelled, wrong_elements
 from spec_decode_bench.harness.verify.mismatch import View, differences, small
 from spec_decode_bench.harness.verify.process_state import unchanged_process
 from spec_decode_bench.harness.wording import first_line
 
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
+#: Number of the batch that is in the inputs at set-up.
+OF_SETUP = 1
 #: Of the buffers of all places at most.
 PLACED_BYTES = 2**28
 
@@ -69,6 +83,15 @@ class Batch:
         return any_of(required(expected).any() for expected in self.expected.values())
 
 
+def varied_inputs(operator: Operator, point: Point, seed: int, inputs: Any) -> Any:
+    """Inputs of the same shapes with the host's integers of ``inputs``, and contents of ``operator.varied``."""
+    if not (changed := operator.varied(point)):
+        return inputs
+    varied = operator.make_inputs(operator.complete(dict(point) | dict(changed)), seed)
+    given = {f.name: getattr(inputs, f.name) for f in dataclasses.fields(inputs) if f.name not in tensors_of(inputs)}
+    return dataclasses.replace(varied, **given)
+
+
 class Fixture:
     """Inputs and outputs of one operator at one point, between canaries, and batches to put into the inputs.
 
@@ -76,7 +99,7 @@ class Fixture:
     batches: how many to make, or those of another fixture of this point, to share. At a captured point the first one is
              the captured one.
     outputs: the buffers of a larger point of the same operator, to use instead of new ones.
-    shift:   elements between an aligned address and the start of every buffer.
+    shift:   elements between an aligned address and the start of every buffer; or draws that of each.
     row_strides, output_strides: of inputs and outputs whose rows are to lie elsewhere than in the operator's.
     passed_checks: collects the names of the checks that launches were put to and passed.
     known:   batches of earlier fixtures of this operator on this device, for this one to use and to add to.
@@ -93,7 +116,7 @@ class Fixture:
         edit: Callable[[Any], None] | None = None,
         batches: int | list[Batch] = 3,
         outputs: Guard | None = None,
-        shift: int = 0,
+        shift: int | random.Random = 0,
         passed_checks: set[str] | None = None,
         row_strides: Mapping[str, int] = MappingProxyType({}),
         output_strides: Mapping[str, int] = MappingProxyType({}),
@@ -101,16 +124,20 @@ class Fixture:
         placement: int | None = None,
         in_place: bool = False,
     ) -> None:
-        self.operator, self.point, self.device = operator, point, device
+        self.operator, self.point, self.device, self.seed = operator, point, device, seed
         self.passed_checks = set() if passed_checks is None else passed_checks
         arena = None if placement is None else Arena(device, placement)
-        self.outputs = outputs or Guard(operator.make_outputs(point), device, shift, output_strides, arena)
+        made = operator.make_outputs(point) if outputs is None else outputs.view
+        hosts = {field.name for field in dataclasses.fields(made) if field.metadata.get("host")}
+        self._devices = {name: torch.device("cpu" if name in hosts else device) for name in tensors_of(made)}
         known = {} if known is None else known
         if isinstance(batches, int):
             first = [self._captured()] if CAPTURE in point else []
-            batches = [*first, *(self._made(seed + i, edit, known) for i in range(len(first), batches))]
+            batches = [*first, *(self._made(seed, i, edit, known) for i in range(len(first), batches))]
         self.batches = batches
-        self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides, arena)
+        shifts = [shift, shift] if isinstance(shift, int) else drawn_shifts(shift, batches[0].inputs, made)
+        self.outputs = outputs or Guard(made, device, shifts[1], output_strides, arena)
+        self.inputs = Guard(batches[0].inputs, device, shifts[0], row_strides, arena)
         #: Inputs that are outputs, too.
         self.shared = {
             name: self.outputs.buffers[out]
@@ -128,16 +155,24 @@ class Fixture:
         sets = [self]
         with suppress(torch.OutOfMemoryError):
             for i in range(1, count):
-                sets.append(Fixture(self.operator, self.point, self.device, 0, batches=self.batches, placement=i))
+                sets.append(self.elsewhere(placement=i))
         return sets
 
-    def _made(self, seed: int, edit: Callable[[Any], None] | None, known: dict[Any, Batch]) -> Batch:
-        key = self.operator.spelt_out(self.point), edit, seed
+    def elsewhere(self, placement: int | None = None) -> Fixture:
+        """Buffers of their own for the same batches."""
+        return Fixture(self.operator, self.point, self.device, self.seed, batches=self.batches, placement=placement)
+
+    def _made(self, seed: int, number: int, edit: Callable[[Any], None] | None, known: dict[Any, Batch]) -> Batch:
+        """Batch ``number`` of a fixture; that of set-up has other contents where no edit gives them."""
+        varied = number == OF_SETUP and edit is None
+        key = self.operator.spelt_out(self.point), edit, seed + number, varied
         if key not in known:
-            inputs = self.operator.make_inputs(self.point, seed)
+            inputs = self.operator.make_inputs(self.point, seed + number)
             if edit is not None:
                 edit(inputs)
-            known[key] = self._batch(inputs)
+            known[key] = self._batch(
+                varied_inputs(self.operator, self.point, seed + number, inputs) if varied else inputs
+            )
         return known[key]
 
     def _captured(self) -> Batch:
@@ -150,8 +185,7 @@ class Fixture:
         return batch
 
     def _batch(self, inputs: Any) -> Batch:
-        devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
-        return Batch(self.operator, self.point, inputs, devices)
+        return Batch(self.operator, self.point, inputs, self._devices)
 
     @cached_property
     def bytes_moved(self) -> int:
@@ -205,6 +239,16 @@ class Fixture:
         """One more batch, without the edit of an edge case, and not captured. Returns its number."""
         self.batches.append(self._batch(self.operator.make_inputs(self.point, seed)))
         return len(self.batches) - 1
+
+    def spoil(self, batch: int, draw: random.Random) -> None:
+        """Make one element of one output wrong, of those that a launch on this batch must write."""
+        musts = {name: required(expected) for name, expected in self.batches[batch].expected.items()}
+        if written := [name for name, must in musts.items() if must.any()]:
+            name = draw.choice(written)
+            positions = musts[name].reshape(-1).nonzero().reshape(-1)
+            place = unravelled(positions[draw.randrange(len(positions))], musts[name].shape)
+            buffer = as_integers(self.outputs.buffers[name].tensor)
+            buffer[place] = ~buffer[place]
 
     def run(self, launch: Callable[[], Any], batch: int, poison: int | None) -> dict[str, Tensor]:
         """Put a batch in, poison the outputs (None leaves them as they are), launch once, and check what can be checked
@@ -361,26 +405,43 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def verify_cell(fixture: Fixture, variant: Variant, once: bool = False) -> Callable[[], Any]:
+def verify_cell(fixture: Fixture, variant: Variant, once: bool = False, again: bool = False) -> Callable[[], Any]:
     """Verify one variant at one point. Returns its launch, with batch 0 in the inputs. Raises Mismatch.
 
-    once: the first launch only, for variants that take seconds per launch (Triton's interpreter).
+    once:  the first launch only, for variants that take seconds per launch (Triton's interpreter).
+    again: set up once more, on other buffers, before launch 4.
     """
-    fixture.fill(1)
+    fixture.fill(OF_SETUP)
     fixture.outputs.poison(POISONS[1])
     with unchanged_process(fixture.device) as process:
         launch = fixture.setup(variant)
         process.check()  # before any comparison: some settings would spoil it
         fixture.check(launch, batch=0, poison=POISONS[0])
         if not once:
+            fixture.spoil(0, random.Random(fixture.seed))
+            fixture.check(launch, batch=0, poison=None)
             fixture.check(launch, batch=0, poison=POISONS[1])
+            other = fixture.elsewhere() if again else None
+            newer = other.setup(variant) if other else None
             fixture.check(launch, batch=2, poison=POISONS[0])
+            if other:
+                other.check(newer, batch=0, poison=POISONS[0])
             fixture.check(launch, batch=0, poison=None)
             if fixture.device == "cuda":
                 fixture.check_queued(launch, batch=1, poison=POISONS[1])
     fixture.passed_checks.add("process_state")
     fixture.fill(0)
     return launch
+
+
+def verify_again(fixture: Fixture, launch: Callable[[], Any], calls: int) -> None:
+    """Compare the launch after so many ``calls``. Raises Mismatch."""
+    for _ in range(calls):
+        launch()
+    try:
+        fixture.check(launch, batch=0, poison=POISONS[0])
+    except Mismatch as mismatch:
+        raise mismatch.within(f"after {calls:,} launches") from None
 
 
 def verify_sequence(

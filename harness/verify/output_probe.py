@@ -1,7 +1,8 @@
 """every_call: spot-checks that timed calls wrote their outputs.
 
 Comparing or poisoning whole outputs would move tens of megabytes through L2 and change what is timed next. Instead a
-few random elements are made wrong before each timed stage and must be right after it; a variant cannot know which.
+few random elements are made wrong before each timed stage and must be right after it; a variant cannot know which. Of
+an output with few elements it is every second time one alone, as a launch may guess from the others that it ran before.
 Whole buffers are compared before the first and after the last sample.
 """
 
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.verify.buffers import any_of, as_integers
-from spec_decode_bench.harness.verify.equality import required
+from spec_decode_bench.harness.verify.equality import required, unravelled
 from spec_decode_bench.harness.verify.fixture import Fixture
 
 #: Elements of a buffer that are made wrong before a stage, and sets of such elements. The sets are drawn once per
 #: point: a stage then costs one launch before it and a few after it, where drawing elements would cost dozens.
 ELEMENTS, SETS = 16, 128
+#: Of an output of up to so many elements, half of the sets hold one.
+FEW = 4 * ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,6 @@ class _ProbedOutput:
         return tuple(dimension[chosen] for dimension in self.index)
 
 
-def _unravelled(positions: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-    """As torch.unravel_index, which imports sympy for it: seconds in the first cell of a process."""
-    index = []
-    for size in reversed(shape):
-        index.append(positions % size)
-        positions = positions // size
-    return tuple(reversed(index))
-
-
 class OutputProbe:
     """Probes the outputs of one point, for launches on the first batch of the fixture."""
 
@@ -62,8 +56,11 @@ class OutputProbe:
             must = required(expected)
             positions = must.reshape(-1).nonzero().reshape(-1)
             if len(positions):
-                positions = positions[torch.randint(len(positions), (SETS, ELEMENTS), device=positions.device)]
-                index = _unravelled(positions, must.shape)
+                chosen = torch.randint(len(positions), (SETS, ELEMENTS), device=positions.device)
+                if len(positions) <= FEW:
+                    chosen[SETS // 2 :] = chosen[SETS // 2 :, :1]
+                positions = positions[chosen]
+                index = unravelled(positions, must.shape)
                 correct = as_integers(expected.value)[index]
                 buffer = as_integers(fixture.outputs.buffers[name].tensor)
                 self._outputs.append(_ProbedOutput(name, buffer, index, correct, wrong=~correct))

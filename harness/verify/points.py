@@ -1,4 +1,4 @@
-"""Legal points near given sizes: what the covering array and the random batches are made of. Names no operator.
+"""Legal points near given sizes: what the covering array is made of. Names no operator.
 
 An axis is a *size* if it takes whole numbers. All others take one of their examples, which may depend on the sizes (see
 harness.contract.Axis).

@@ -68,7 +68,8 @@ __device__ __forceinline__ void map_rows(
                     position += own / (interleave * ranks) * interleave + own % interleave;
                 }
             }
-            if (is_local) slot = __ldg(table + position / block_size) * block_size + position % block_size;
+            const int column = position / block_size;
+            if (is_local && column < width) slot = __ldg(table + column) * block_size + position % block_size;
         }
         target[t] = slot;
     }

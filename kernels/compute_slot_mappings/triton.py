@@ -45,15 +45,26 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 
 @triton.jit
 def slots_of(
-    position, inside, table, block_size, is_sharded, RANKS: tl.constexpr, RANK: tl.constexpr, INTERLEAVE: tl.constexpr
+    position,
+    inside,
+    table,
+    width,
+    block_size,
+    is_sharded,
+    RANKS: tl.constexpr,
+    RANK: tl.constexpr,
+    INTERLEAVE: tl.constexpr,
 ):
-    """int64 slots of int32 positions, -1 where not ``inside`` or another rank's; table: pointers to rows."""
+    """int64 slots of int32 positions, -1 where not ``inside``, past the table or another rank's; table: pointers to
+    rows of ``width`` columns.
+    """
     if RANKS > 1:
         own = position % (block_size * RANKS)
         local = position // (block_size * RANKS) * block_size
         local += own // (INTERLEAVE * RANKS) * INTERLEAVE + own % INTERLEAVE
         inside = inside & (tl.where(is_sharded, own // INTERLEAVE % RANKS, RANK) == RANK)
         position = tl.where(is_sharded, local, position)
+    inside = inside & (position // block_size < width)
     block = tl.load(table + position // block_size, mask=inside, other=0)
     return tl.where(inside, (block * block_size + position % block_size).to(tl.int64), -1)
 
@@ -88,7 +99,8 @@ def map_rows(
     start = tl.load(x.query_start_loc + b, mask=inside, other=0)
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     known = tl.where(tl.load(x.enabled + g) != 0, s, -1) >= 0
-    table = x.tables + tl.load(x.starts + g) + s * tl.load(x.widths + g)
+    width = tl.load(x.widths + g)
+    table = x.tables + tl.load(x.starts + g) + s * width
     block_size, is_sharded = tl.load(x.block_sizes + g), None
     if RANKS > 1:
         is_sharded = tl.load(x.sharded + g) != 0
@@ -109,7 +121,7 @@ def map_rows(
             position = tl.load(x.positions + t, mask=real & (t != guess), other=0).to(tl.int32)
             position = tl.where(t == guess, guessed, position)
         inside_row = real & known[:, None]
-        slot = slots_of(position, inside_row, table[:, None], block_size, is_sharded, RANKS, RANK, INTERLEAVE)
+        slot = slots_of(position, inside_row, table[:, None], width, block_size, is_sharded, RANKS, RANK, INTERLEAVE)
         tl.store(target + t, slot, mask=real)
     # After the rows, whose chain of loads is longer.
     end = tl.where(strip == 0, n.max_num_batched_tokens, 0)

@@ -85,8 +85,9 @@ def draft_passes_kernel(n, x, out, scratch, ENTRIES: tl.constexpr, GATHERED: tl.
         position = length - 1
         s = tl.load(x.idx_mapping + row, mask=inside, other=-1)
         known = tl.where(tl.load(x.enabled + g) != 0, s, -1) >= 0
-        table = x.tables + tl.load(x.table_starts + g) + s * tl.load(x.widths + g)
-        slot = slots_of(position, known, table, tl.load(x.block_sizes + g), False, 1, 0, 1)
+        width = tl.load(x.widths + g)
+        table = x.tables + tl.load(x.table_starts + g) + s * width
+        slot = slots_of(position, known, table, width, tl.load(x.block_sizes + g), False, 1, 0, 1)
         in_range, begin = row < n.max_num_seqs, i * n.max_num_seqs
         of_group = (i * tl.num_programs(2) + g).to(tl.int64) * n.max_num_seqs
         tl.store(out.slot_mappings + of_group + row, slot, mask=in_range)

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import Operator, Point
 from spec_decode_bench.harness.session.sampling import is_context_lost
-from spec_decode_bench.harness.verify.fixture import verify_cell
-from spec_decode_bench.harness.verify.random_batches import Drawn, fixture_of
+from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell
 from tests.runnable import DEVICE, healthy
 from tests.tier import examples
 
@@ -132,7 +131,7 @@ def check_random(
 def _verify_all(
     operator: Operator, point: Point, batch_seed: int, seldom: tuple[str, ...], edit: Callable[[Any], None] | None
 ) -> None:
-    bench = fixture_of(operator, Drawn(point, batch_seed), DEVICE, edit=edit)
+    bench = Fixture(operator, point, DEVICE, batch_seed, edit, batches=2, shift=random.Random(batch_seed))
     for variant in _healthy(operator.name):
         is_seldom = variant.folder == "baselines" if DEVICE == "cuda" else variant.name in seldom
         if variant.skip(point) or (is_seldom and batch_seed % SELDOM):

@@ -436,7 +436,7 @@ dies_in_the_sweep = variant("decode_native", skip=skip, waives="no_alloc")(dies_
 def test_verify_goes_on_after_a_variant_that_ends_the_worker_in_the_sweep(config, tmp_path):
     (tmp_path / "dies.py").write_text(DIES_IN_THE_SWEEP)
     more = ["--variants", "dies.py", "--set", "variants=[flat_view, dies_in_the_sweep]", "--set", "batch_size=3000"]
-    less = ["--no-array", "--random", 0]
+    less = ["--no-array"]
     code, out, err = call("verify", config, *more, *less, "--set", "max_num_batched_tokens=20000")
     assert code == 1
     assert "Traceback" not in err

@@ -14,7 +14,9 @@ from spec_decode_bench.harness.config.load import load
 from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.contract import Point
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.verify import covering_array
 from tests.cli.test_cli import call
+from tests.tier import few
 
 CONFIG = """\
 name: two
@@ -67,7 +69,7 @@ def verified(tmp_path_factory):
     arguments = [folder / "two.yaml", "--variants", folder / "mine.py", "--device", "cpu"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("COLUMNS", "4000")
-        code, out, err = call("verify", *arguments, "--seed", 5, "--random", 0, "--no-array")
+        code, out, err = call("verify", *arguments, "--seed", 5, "--no-array")
     return SimpleNamespace(code=code, out=out, err=err, folder=folder)
 
 
@@ -176,8 +178,9 @@ def imported(point, x, out):
 """
 
 
-@pytest.mark.parametrize("text", [MISALIGNED, CHANGES_TORCH], ids=["random batch", "import"])
-def test_other_failures_are_repeated_alone_too(text, tmp_path, request):
+@pytest.mark.parametrize("text", [MISALIGNED, CHANGES_TORCH], ids=["point of the array", "import"])
+def test_other_failures_are_repeated_alone_too(text, tmp_path, request, monkeypatch):
+    monkeypatch.setattr(covering_array, "MOST_BYTES", 1 << 16)  # whose reference is computed in a moment
     request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
     name = re.search(r"def (\w+)\(point", text)[1]
     (tmp_path / "one.yaml").write_text(
@@ -185,7 +188,7 @@ def test_other_failures_are_repeated_alone_too(text, tmp_path, request):
     )
     (tmp_path / "mine.py").write_text(text)
     arguments = ["verify", tmp_path / "one.yaml", "--variants", tmp_path / "mine.py", "--device", "cpu", "--seed", 3]
-    code, out, _ = call(*arguments, "--no-array", "--random", 30)
+    code, out, _ = call(*arguments)
     assert code == 1
     repeat = next(line for line in out.splitlines() if line.startswith("this one alone: "))
     again, out, _ = call(*shlex.split(repeat.removeprefix("this one alone: "))[2:])
@@ -196,7 +199,7 @@ def test_other_failures_are_repeated_alone_too(text, tmp_path, request):
 def test_a_file_of_variants_is_verified_without_a_configuration(verified):
     """At edge cases, in sequences and at the array; the command that repeats a failure needs none either."""
     file = verified.folder / "mine.py"
-    code, out, _ = call("verify", "--variants", file, "--device", "cpu", "--seed", 5, "--random", 0)
+    code, out, _ = call("verify", "--variants", file, "--device", "cpu", "--seed", 5)
     assert code == 1
     summary = out[out.rindex("pairs of") :]
     assert re.search(r"decode_native/frozen .*\d+ mismatch", summary)
@@ -206,6 +209,14 @@ def test_a_file_of_variants_is_verified_without_a_configuration(verified):
     again, out, _ = call(*shlex.split(repeat.removeprefix("this one alone: "))[2:])
     assert again == 1
     assert "expected" in out
+
+
+def test_every_point_of_an_array_is_taken_by_its_label(parse, catalog, monkeypatch):
+    monkeypatch.setattr(covering_array, "MOST_BYTES", 1 << 16)
+    for name in few(catalog.operators, 4):
+        operator, variants = catalog.operators[name], catalog.of(name)
+        for label, point in covering_array.covering_array(operator, variants, 3).by_label.items():
+            assert parse(f"{variants[0].id}/{label}").where.axes == dict(point)
 
 
 def test_until_wrong_records_the_wrong_variants_alone(verified, tmp_path):

@@ -1,4 +1,4 @@
-"""Parts of `verify`: the covering array, which `sizes=` adds to, and random batches; their flags and budgets."""
+"""The covering array as a part of `verify`, which `sizes=` adds to; its flag and its budget."""
 
 import re
 
@@ -51,18 +51,16 @@ def summary(out, name):
 
 @full
 def test_a_declared_size_is_tried_and_only_there(verify):
-    code, out, _ = verify("wrong_at_777", "--random", 0)
+    code, out, _ = verify("wrong_at_777")
     assert code == 1
     assert "decode_native/wrong_at_777 at batch_size=777" in out
-    assert "random batches" not in out
-    code, out, _ = verify("wrong_at_777", "--random", 4, "--no-array")
+    code, out, _ = verify("wrong_at_777", "--no-array")
     assert code == 0
     assert "points of the array" not in out
-    assert "random batches" in out
 
 
 def test_what_the_interpreter_has_no_time_for_is_counted(verify):
-    code, out, _ = verify("triton_fused", "--set", "measure.interpreter_budget_s=0.2", "--random", 6)
+    code, out, _ = verify("triton_fused", "--set", "measure.interpreter_budget_s=0.2")
     assert code == 0
     assert "left out: interpreter budget (--set measure.interpreter_budget_s=SECONDS)" in out
     assert re.search(r"s: edge cases and sequences [\d.]+, points of the array [\d.]+", out)

@@ -30,14 +30,14 @@ def config(tmp_path, monkeypatch):
 
 
 def test_a_record_has_a_line_for_every_variant_and_place(config, tmp_path):
-    arguments = ("verify", config, "--device", "cpu", "--seed", 1, "--random", 2, "--no-array")
+    arguments = ("verify", config, "--device", "cpu", "--seed", 1, "--no-array")
     code, out, err = call(*arguments, "--out", tmp_path / "record")
     assert code == 0, err
     run = read_record(tmp_path / "record" / "run.jsonl")
     assert (run.header.schema, run.header.seed) == (SCHEMA_VERSION, 1)
     of = [line for line in run.others if line.variant_id == "decode_native/flat_view"]
-    assert len({(line.key, line.place, line.seed) for line in of}) == len(of)
-    assert {line.place for line in of} >= {"edge_case", "sequence", "random_batch", "point"}
+    assert len({(line.key, line.place) for line in of}) == len(of)
+    assert {line.place for line in of} >= {"edge_case", "sequence", "point"}
     assert all(
         line.finding is None and line.passed_checks for line in of if line.place == "edge_case" and not line.reason
     )
@@ -45,7 +45,6 @@ def test_a_record_has_a_line_for_every_variant_and_place(config, tmp_path):
     row = next(line for line in out.splitlines() if line.startswith("decode_native/flat_view  "))
     assert [int(n) for n in re.findall(r"(\d+) passed", row)] == [
         passed["edge_case"] + passed["sequence"],
-        passed["random_batch"],
         passed["point"],
     ]
     defects = [line for line in run.others if line.variant == "strided_slice" and line.status == "mismatch"]
@@ -173,7 +172,7 @@ def two_operators(config, monkeypatch):
     config.write_text(text.replace("[chain_clamp, flat_view]", "[chain_clamp, merged_chain]"))
     monkeypatch.setattr(verification, "CORES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    return "verify", config, "--device", "cpu", "--seed", 1, "--random", 2, "--no-array"
+    return "verify", config, "--device", "cpu", "--seed", 1, "--no-array"
 
 
 def test_operators_are_verified_beside_each_other(two_operators, monkeypatch):
@@ -227,17 +226,10 @@ def crashes(point, x, out):
 @pytest.mark.parametrize(
     ("where", "parts", "not_run", "passed", "told"),
     [
-        (
-            "point.compress_ratio == 3 and point.batch_size > 1",
-            ("--random", 200, "--no-array"),
-            0,
-            2,
-            "compress_ratio=3",
-        ),
-        ("point.batch_size > 400", ("--random", 0), 100, 2, "batch_size="),
-        ("x.seq_lens.data_ptr() % 16 == 4", ("--random", 0, "--no-array"), 0, 1, "unaligned buffers"),
+        ("point.batch_size > 400", (), 100, 2, "batch_size="),
+        ("x.seq_lens.data_ptr() % 16 == 4", ("--no-array",), 0, 1, "unaligned buffers"),
     ],
-    ids=["random batch", "array", "unaligned buffers"],
+    ids=["array", "unaligned buffers"],
 )
 def test_a_crash_names_where_and_what_was_not_run(where, parts, not_run, passed, told, config, tmp_path):
     """passed: parts of which the summary counts what passed before the crash."""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 from functools import cache
 
 import pytest
@@ -11,9 +12,9 @@ from spec_decode_bench.harness.contract import Axis, Operator, Rule, Variant
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.tensors import I32, Tensors
 from spec_decode_bench.harness.verify import covering_array as arrays
-from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, classes_of, covering_array
+from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, classes_of, covering_array, fixture_of
 from spec_decode_bench.harness.verify.edge_cases import check_variant
-from spec_decode_bench.harness.verify.fixture import Fixture, verify_cell
+from spec_decode_bench.harness.verify.fixture import verify_cell
 from spec_decode_bench.harness.verify.points import PointSearch, tensor_bytes
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy
@@ -52,7 +53,7 @@ def test_every_pair_of_legal_values_meets(name):
     operator, array = CATALOG.operators[name], array_of(name)
     search = PointSearch(operator, MOST_BYTES)
     met = {tuple(sorted((one.axis, one.name) for one in pair)) for pair in array.legal}
-    sizes = {axis.name: classes_of(search, axis, ()) for axis in search.sizes}
+    sizes = {axis.name: classes_of(search, axis, (), random.Random(0)) for axis in search.sizes}
     for first, second in itertools.combinations(sizes, 2):
         for one, other in itertools.product(sizes[first], sizes[second]):
             point = operator.complete({first: one.values[0], second: other.values[0]})
@@ -108,7 +109,7 @@ def test_pytorch_variants_pass(name):
     variants = [v for v in healthy(name) if v.folder == "baselines"]
     assert variants
     for point in points_of(name) if DEVICE == "cuda" else few(points_of(name)[::6], 8):
-        fixture = Fixture(operator, point, DEVICE, SEED, batches=2)
+        fixture = fixture_of(operator, point, DEVICE, SEED)
         assert fixture.nbytes <= 1.5 * MOST_BYTES  # small inputs are not counted
         for variant in variants:
             if not variant.skip(point):
@@ -128,7 +129,7 @@ def test_fused_variants_pass_a_sample(variant):
     taken = [point for point in taken if not variant.skip(point)]
     taken.sort(key=lambda point: tensor_bytes(operator.make_outputs(point)))
     for point in taken[:30:5]:
-        verify_cell(Fixture(operator, point, DEVICE, SEED, batches=2), variant, once=True)
+        verify_cell(fixture_of(operator, point, DEVICE, SEED), variant, once=True)
     assert len(taken) > 30
 
 
@@ -144,7 +145,7 @@ def test_a_flaw_at_size_passes_all_edge_cases_and_fails_in_the_array(mutant):
 
 def _is_rejected(operator, variant, point):
     try:
-        verify_cell(Fixture(operator, point, DEVICE, SEED, batches=2), variant, once=True)
+        verify_cell(fixture_of(operator, point, DEVICE, SEED), variant, once=True)
     except Mismatch as mismatch:
         return mismatch.check == "exact"
     return False
@@ -206,10 +207,48 @@ def test_values_that_only_powers_of_two_may_have():
     assert max(found) * 8 <= MOST_BYTES
 
 
-def test_the_array_is_the_same_every_time():
+def test_an_array_is_the_same_every_time_and_has_other_sizes_with_another_seed():
     operator = CATALOG.operators["decode_native"]
-    first, again = (covering_array(operator, CATALOG.of("decode_native")) for _ in range(2))
+    first, again, other = (covering_array(operator, CATALOG.of("decode_native"), seed) for seed in (1, 1, 2))
     assert list(first.by_label) == list(again.by_label)
+    sizes = [{point.batch_size for point in array.points} for array in (first, other)]
+    assert sizes[0] != sizes[1]
+    for found in sizes:
+        between = {size for size in found if all(abs(size - 2**n) > 1 for n in range(16))} - set(native_sizes())
+        assert {size.bit_length() for size in between} >= set(range(5, 15))
+        assert any(size % 16 == 0 for size in between)
+        assert any(size % 2 for size in between)
+
+
+def native_sizes():
+    """Of batches, that variants declare, with their neighbours."""
+    return (
+        size + step
+        for v in CATALOG.of("decode_native")
+        for size in v.sizes.get("batch_size", ())
+        for step in (-1, 0, 1)
+    )
+
+
+def test_most_points_have_one_buffer_alone_misaligned():
+    operator = CATALOG.operators["decode_native"]
+    alone, aligned = set(), 0
+    for point in points_of("decode_native")[:40]:
+        fixture = fixture_of(operator, point, "cpu", SEED)
+        again = fixture_of(operator, point, "cpu", SEED)
+        starts = {(id_, name): buffer.tensor.data_ptr() % 16 for id_, name, buffer in buffers_of(fixture)}
+        assert starts == {(id_, name): buffer.tensor.data_ptr() % 16 for id_, name, buffer in buffers_of(again)}
+        off = [key for key, start in starts.items() if start]
+        aligned += not off
+        alone |= set(off) if len(off) == 1 else set()
+    assert aligned
+    assert alone == {("in", "seq_lens"), ("in", "decode_lens"), ("out", "buffer")}
+
+
+def buffers_of(fixture):
+    for kind, guard in (("in", fixture.inputs), ("out", fixture.outputs)):
+        for name, buffer in guard.buffers.items():
+            yield kind, name, buffer
 
 
 def test_a_variant_that_skips_most_points_gets_some_of_its_own(monkeypatch):

@@ -56,6 +56,22 @@ def test_a_stage_that_writes_a_quarter_of_an_output_is_rejected_at_once():
         buffer.copy_(expected)
 
 
+def test_a_stage_that_is_idle_where_first_and_last_element_are_right_is_rejected_now_and_then():
+    expected = torch.arange(4, dtype=torch.int32)
+    fixture, buffer = fixture_of(expected)
+    output_probe, rejected = OutputProbe(fixture), 0
+    for _ in range(60):
+        output_probe.arm()
+        if not torch.equal(buffer[[0, -1]], expected[[0, -1]]):
+            buffer.copy_(expected)
+        try:
+            output_probe.check("host")
+        except Mismatch:
+            rejected += 1
+            buffer.copy_(expected)
+    assert rejected > 5  # of 60 stages every second has one element alone, every second of which is in the middle
+
+
 def test_which_elements_are_made_wrong_differs_from_stage_to_stage():
     expected = torch.arange(10_000, dtype=torch.int32)
     fixture, buffer = fixture_of(expected)
