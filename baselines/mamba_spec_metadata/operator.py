@@ -122,7 +122,8 @@ PER_REQUEST = (
 
 def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = mamba.make_step(point, seed), np.random.default_rng([seed, 4])
-    table = mamba.make_state_table(point, step, seed)
+    read = mamba.slots_per_step(point) if point.cache_mode == "none" else None
+    table = mamba.make_state_table(point, step, seed, read)
     if point.cache_mode == "none":
         table = table[:, : mamba.slots_per_step(point)].clone()
     live = (step.seq_lens > 0).numpy()

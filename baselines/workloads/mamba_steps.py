@@ -26,6 +26,8 @@ from spec_decode_bench.harness.contract import Axis, Point, Rule
 
 #: The fused kernels give a request one lane per slot, 1 + k of them, inside one warp.
 MOST_SPECULATIVE_BLOCKS = 31
+#: Of a state table of which a few columns are read.
+MOST_ENTRIES = 2**24
 #: Below it a length is divided exactly by multiplying with a 31-bit constant (integers.reciprocal).
 LONGEST_MODEL_LEN = 2**30
 
@@ -138,16 +140,21 @@ def make_step(point: Point, seed: int) -> Step:
     return Step(batch.seq_lens, batch.query_start_loc, int32(accepted), int32(anchors))
 
 
-def make_state_table(point: Point, step: Step, seed: int) -> torch.Tensor:
+def make_state_table(point: Point, step: Step, seed: int, read: int | None = None) -> torch.Tensor:
     """int32 [B, W] with row stride W + table_padding: the state slot of every block of a request and of k more.
 
     All slots are distinct. Columns that no step can reach hold UNUSED_BLOCK_ID, padding requests NULL_BLOCK_ID.
+
+    read: columns that are read of it; of a table of over MOST_ENTRIES nothing else is made.
     """
     rng, columns, k = np.random.default_rng([seed, 3]), table_columns(point), point.num_speculative_blocks
     seq_lens = step.seq_lens.numpy().astype(np.int64)
     blocks = np.maximum(cdiv(seq_lens, point.mamba_block_size), step.anchors.numpy() + 1)
-    used = np.where(seq_lens > 0, blocks + k, 0)
-    storage = np.full((point.batch_size, columns + point.table_padding), UNUSED_BLOCK_ID, dtype=np.int32)
+    stride = columns + point.table_padding
+    if read is not None and point.batch_size * stride > MOST_ENTRIES:
+        stride = columns = read
+    used = np.minimum(np.where(seq_lens > 0, blocks + k, 0), columns)
+    storage = np.full((point.batch_size, stride), UNUSED_BLOCK_ID, dtype=np.int32)
     table = storage[:, :columns]
     table[np.arange(columns) < used[:, None]] = rng.permutation(np.arange(1, int(used.sum()) + 1, dtype=np.int32))
     table[seq_lens == 0] = NULL_BLOCK_ID

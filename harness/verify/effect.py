@@ -14,10 +14,10 @@ import torch
 
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
 from spec_decode_bench.harness.verify.covering_array import CoveringArray, Pair
-from spec_decode_bench.harness.verify.points import PointSearch
+from spec_decode_bench.harness.verify.points import PointSearch, output_bytes
 
-#: Inputs and outputs of a small point.
-MOST_BYTES = 1 << 16
+#: Inputs and outputs of a small point, and of one that is changed.
+MOST_BYTES, MOST_CHANGED_BYTES = 1 << 16, 1 << 20
 SEED = 0
 
 
@@ -43,19 +43,20 @@ def axes_with_effect(operator: Operator, point: Point) -> set[str]:
 
 
 def _changed(operator: Operator, axis: Axis, point: Point) -> Iterator[Point]:
-    """The first legal point with another value of the axis: twice or half the size, or another example."""
+    """The first legal and small point with another value of the axis: twice or half the size, or another example."""
     value, examples = point[axis.name], axis.examples_at(point)
     others = examples or ((2 * value, value // 2, value + 1) if isinstance(value, int) else ())
     for other in others:
         changed = Point({**point, axis.name: other})
-        if other != value and _is_legal(operator, axis, changed):
+        if other != value and _is_small(operator, axis, changed):
             yield changed
             return
 
 
-def _is_legal(operator: Operator, axis: Axis, point: Point) -> bool:
+def _is_small(operator: Operator, axis: Axis, point: Point) -> bool:
     try:
-        return axis.parse(point[axis.name]) is not None and operator.broken_rule(point) is None
+        legal = axis.parse(point[axis.name]) is not None and operator.broken_rule(point) is None
+        return legal and operator.input_bytes(point) + output_bytes(operator, point) <= MOST_CHANGED_BYTES
     except Exception:  # of a parse= such as int, or a rule that takes an earlier one for granted
         return False
 

@@ -106,7 +106,7 @@ def test_the_command_repeats_the_failure_alone(name, verified):
     assert code == 1, err
     said = " ".join(out.split())
     assert " ".join(failure.partition("exact: ")[2].split()) in said
-    assert re.search(r"its inputs: seq_lens = \[\d+, ", said)
+    assert re.search(r"its inputs: seq_lens = \[\d+", said)
     assert re.findall(r"decode_native/(\w+) at ", said) == [name, name]  # in aligned and in unaligned buffers
 
 
@@ -116,7 +116,7 @@ def test_a_run_tells_the_command_too(verified):
     failure, repeat = err.splitlines()[:2]
     assert code == 1
     assert failure.startswith("decode_native/frozen: edge case ")
-    assert "--point 'decode_native/frozen/padding rows'" in repeat
+    assert "--point decode_native/frozen/B=1" in repeat
     again, out, _ = call(*shlex.split(repeat.removeprefix("this one alone: "))[2:])
     assert again == 1
     assert "decode_native/frozen at " in out
