@@ -1,4 +1,4 @@
-"""decode_step: worked examples, its parts against their operators, properties of any step, random batches."""
+"""decode_step: worked examples, its parts against their operators, properties of any step."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from spec_decode_bench.baselines.mla_tile_schedule import operator as mla_tile_s
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.verify.edge_cases import check_variant
-from tests.baselines.random_batches import check_random, drawn, legal_point, run_examples
+from tests.baselines.random_batches import drawn, legal_point, run_examples
 
 CATALOG = discover()
 
@@ -102,12 +102,6 @@ BATCHES = st.fixed_dictionaries(
     }
 )
 
-#: The flatten path interprets a program per request: 1025 requests on the native path only.
-CROWDS = [
-    {"batch_size": 257, "max_num_seqs": 257, "max_num_batched_tokens": 1300},
-    {"batch_size": 1025, "max_num_seqs": 1025, "max_num_batched_tokens": 5200, "decode_path": "native"},
-]
-
 
 def same(one, other):
     """Whether two Expected demand the same."""
@@ -177,12 +171,6 @@ def test_full_rows_have_the_same_lengths_on_both_paths(axes, seed):
     tokens = x.num_decode_tokens
     assert torch.equal(one["lens"].value[:tokens], other["lens"].value[:tokens])
     assert all(same(one[name], other[name]) for name in ("tile_scheduler_metadata", "num_splits"))
-
-
-@run_examples()
-@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
-def test_variants_equal_the_reference_on_random_batches(axes, seed):
-    check_random(operator, SMALL | axes, seed, seldom=("triton_sequence",), crowds=CROWDS)
 
 
 @pytest.mark.parametrize(
