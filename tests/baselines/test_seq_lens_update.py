@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, operator
 from spec_decode_bench.harness.contract import Point
-from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import drawn, int32, legal_point, run_examples
 from tests.runnable import DEVICE, healthy, on_device
 from tests.tier import few
@@ -252,15 +250,3 @@ def test_a_walk_over_steps_keeps_the_counts_and_fills_the_slack(variant, k, sche
         produced = engine.run()
         valid = int32(*produced, *[-5] * (CAPACITY - len(produced)))
     assert seen == (set(range(k + 1)) if scheduling == "async" else {0})
-
-
-def test_permuting_in_place_is_rejected_for_its_order_alone():
-    """With every request in its old row it is right: what rejects it is a row that was overwritten before it was
-    read.
-    """
-    findings = {
-        f.name: f
-        for f in check_variant(operator, discover().find("seq_lens_update", "permuted_in_place"), DEVICE, seed=11)
-    }
-    assert findings["rows rotated by one, each reads its predecessor"].check == "exact"
-    assert findings["all rejected"].status == findings["prompts from their first token"].status == "passed"
