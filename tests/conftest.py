@@ -2,7 +2,6 @@
 
 import gc
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -33,10 +32,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """On a GPU draw one seed for the random batches; the processes of pytest-xdist inherit it."""
     tier.FULL = config.getoption("--full")
-    if torch.cuda.is_available() and not hasattr(config, "workerinput"):
-        os.environ.setdefault("RANDOM_SEED", str(random.randrange(2**32)))
 
 
 #: The files that take longest. They come first, as pytest-xdist hands out files in this order: near the end of a run a
@@ -83,16 +79,6 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
-
-
-def pytest_terminal_summary(terminalreporter):
-    """The seed of the random batches, to draw them again."""
-    from tests.baselines.random_batches import EXAMPLES, SEED
-
-    if SEED is not None:
-        terminalreporter.write_line(
-            f"random batches: {EXAMPLES} an operator, seed {SEED}; the same again with RANDOM_SEED={SEED}"
-        )
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,6 @@ REJECTIONS = {
     "stops_when_timed": "every_call",
     "remembers_its_answer": "after timing: exact: a call: ",
     "knows_its_caller": "every_call",
-    "works_after_a_pause": "every_call",
     "works_after_a_pause_and_at_every_64th_call": "every_call",
     "compares_inputs_and_outputs": "every_call",
     "compares_outputs": "exact",

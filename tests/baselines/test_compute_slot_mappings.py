@@ -1,4 +1,4 @@
-"""compute_slot_mappings: worked examples, context parallelism as a partition of the tokens, random steps."""
+"""compute_slot_mappings: worked examples, context parallelism as a partition of the tokens."""
 
 import pytest
 import torch
@@ -7,9 +7,6 @@ from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.compute_slot_mappings.operator import operator
 from tests.baselines.random_batches import (
-    FEW_EXAMPLES,
-    check_random,
-    compiled_values,
     drawn,
     int32,
     legal_point,
@@ -63,16 +60,10 @@ random_steps = steps(
     block_size=st.sampled_from([4, 12, 16, 64]),
     num_groups=st.integers(1, 4),
     group_blocks=st.sampled_from(["same", "mixed"]),
-    cp_size=compiled_values(1, 2, 4, 8),
+    cp_size=st.sampled_from([1, 2, 4, 8]),
     cp_rank=st.sampled_from(["first", "last"]),
-    cp_interleave=compiled_values(1, 4),
+    cp_interleave=st.sampled_from([1, 4]),
 )
-
-
-@run_examples(FEW_EXAMPLES)
-@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
-def test_variants_equal_the_reference_on_random_steps(axes, seed):
-    check_random(operator, SMALL | axes, seed)
 
 
 @run_examples(200)

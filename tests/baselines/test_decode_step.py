@@ -1,4 +1,4 @@
-"""decode_step: worked examples, its parts against their operators, properties of any step, random batches."""
+"""decode_step: worked examples, its parts against their operators, properties of any step."""
 
 from itertools import pairwise
 
@@ -12,11 +12,7 @@ from spec_decode_bench.baselines.decode_native import operator as decode_native
 from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, operator, reference
 from spec_decode_bench.baselines.mla_tile_schedule import operator as mla_tile_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
-from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.verify.edge_cases import check_variant
-from tests.baselines.random_batches import check_random, drawn, legal_point, run_examples
-
-CATALOG = discover()
+from tests.baselines.random_batches import drawn, legal_point, run_examples
 
 
 def example(**axes):
@@ -102,12 +98,6 @@ BATCHES = st.fixed_dictionaries(
     }
 )
 
-#: The flatten path interprets a program per request: 1025 requests on the native path only.
-CROWDS = [
-    {"batch_size": 257, "max_num_seqs": 257, "max_num_batched_tokens": 1300},
-    {"batch_size": 1025, "max_num_seqs": 1025, "max_num_batched_tokens": 5200, "decode_path": "native"},
-]
-
 
 def same(one, other):
     """Whether two Expected demand the same."""
@@ -177,32 +167,6 @@ def test_full_rows_have_the_same_lengths_on_both_paths(axes, seed):
     tokens = x.num_decode_tokens
     assert torch.equal(one["lens"].value[:tokens], other["lens"].value[:tokens])
     assert all(same(one[name], other[name]) for name in ("tile_scheduler_metadata", "num_splits"))
-
-
-@run_examples()
-@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
-def test_variants_equal_the_reference_on_random_batches(axes, seed):
-    check_random(operator, SMALL | axes, seed, seldom=("triton_sequence",), crowds=CROWDS)
-
-
-@pytest.mark.parametrize(
-    ("name", "path", "harmless"),
-    [
-        ("schedule_of_requests", "flatten", {"B=1, one token", "L = 1", "rows of three strips-two strips"}),
-        ("schedule_of_tokens", "native", {"B=1, one token, native", "L = 1, native"}),
-    ],
-)
-def test_a_schedule_of_the_other_mode_passes_only_where_the_modes_agree(name, path, harmless):
-    """With one token per request, a row, an atom and a token are the same."""
-    findings = list(check_variant(operator, CATALOG.find("decode_step", name), "cpu", seed=11))
-    assert {f.name for f in findings if f.status == "passed"} == harmless
-    assert {f.check for f in findings if f.status == "mismatch"} == {"exact"}
-    assert all(
-        f.message.startswith("schedule") for f in findings if f.status == "mismatch" and "same buffers" not in f.message
-    )
-    assert not any(f.status == "failed" for f in findings)
-    paths = {case.name: operator.complete(case.point).decode_path for case in operator.edge_cases}
-    assert all(paths[f.name] == path for f in findings if f.status == "mismatch" and f.name in paths)
 
 
 def test_traffic_counts_every_input_once():

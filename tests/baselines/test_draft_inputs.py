@@ -1,14 +1,12 @@
-"""draft_inputs: worked examples, the passes against their closed form, random steps."""
+"""draft_inputs: worked examples, the passes against their closed form."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.draft_inputs.operator import operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, drawn, legal_point, run_examples, steps
+from tests.baselines.random_batches import drawn, legal_point
 
 
 def set_contents(x, **contents):
@@ -63,22 +61,3 @@ def test_passes_in_sequence_equal_the_closed_form(advance, room):
         state = operator.reference(point, x)
         assert (~state["draft_tokens"].untouched).nonzero().tolist() == [[0, s]]
     assert all(expected.untouched.all() for name, expected in state.items() if name != "draft_tokens")
-
-
-SMALL = {"max_model_len": 300, "max_num_seqs": 20, "max_num_batched_tokens": 160, "hidden_size": 24}
-random_steps = steps(
-    300,
-    pads=False,
-    next_n=st.sampled_from([3, 4, 7]),
-    context_len=st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]}), st.just(300)),
-    prefill_len=st.integers(1, 60),
-    draft_pass=st.sampled_from(["first", "second", "later"]),
-    advance=st.sampled_from(["yes", "no"]),
-    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
-)
-
-
-@run_examples(FEW_EXAMPLES)
-@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
-def test_variants_equal_the_reference_on_random_steps(axes, seed):
-    check_random(operator, SMALL | axes, seed)

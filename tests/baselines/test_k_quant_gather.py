@@ -1,4 +1,4 @@
-"""k_quant_gather: the cache layout byte by byte, a round trip through the quantisation, invariants, random chunks."""
+"""k_quant_gather: the cache layout byte by byte, a round trip through the quantisation, invariants."""
 
 import torch
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from spec_decode_bench.baselines.k_quant_gather.operator import Inputs
 from spec_decode_bench.baselines.k_quant_gather.operator import operator as gather
 from spec_decode_bench.baselines.workloads.decode_batch import UNUSED_BLOCK_ID
-from tests.baselines.random_batches import check_random, compiled_values, drawn, run_examples
+from tests.baselines.random_batches import drawn, run_examples
 
 
 def gathered(point, x):
@@ -101,9 +101,9 @@ chunks = st.fixed_dictionaries(
         "chunk_tokens": st.integers(1, 160),
         "slack": st.sampled_from([0, 1, 3, 64]),
         "seq_lens": st.sampled_from(["ragged", "uniform"]),
-        "block_size": compiled_values(4, 16, 64, 128),
-        "head_dim": compiled_values(16, 64, 128),
-        "groups": compiled_values(1, 2, 4),
+        "block_size": st.sampled_from([4, 16, 64, 128]),
+        "head_dim": st.sampled_from([16, 64, 128]),
+        "groups": st.sampled_from([1, 2, 4]),
         "table_padding": st.integers(0, 5),
         "page_padding": st.sampled_from([0, 1, 4, 16, 256]),
         "max_model_len": st.sampled_from([160, 512]),
@@ -159,9 +159,3 @@ def test_a_row_names_the_slot_it_came_from(axes, seed):
         if t not in starts and slots[t] % size:
             assert slots[t] == slots[t - 1] + 1
     assert all(slots[t] % size == 0 for t in starts if t < len(slots))
-
-
-@run_examples()
-@given(axes=chunks, seed=st.integers(0, 2**32 - 1))
-def test_variants_equal_the_reference_on_random_chunks(axes, seed):
-    check_random(gather, axes, seed)

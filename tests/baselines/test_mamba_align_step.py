@@ -1,11 +1,9 @@
-"""mamba_align_step: the worked example of two steps, random steps."""
+"""mamba_align_step: the worked example of two steps."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.mamba_align_step.operator import Inputs, operator
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, int32, legal_point, run_examples, steps
+from tests.baselines.random_batches import int32, legal_point
 
 ONE = {"batch_size": 1, "max_num_seqs": 2, "next_n": 3, "mamba_block_size": 4, "max_model_len": 16, "context_len": 4}
 
@@ -55,22 +53,3 @@ def test_a_state_in_its_own_column():
     assert after(8, 1, 1) == (1, [-1, -1, 0])
     assert after(8, 1, 3) == (1, [1, 1, 2])
     assert before(0, -1, 1) == (0, 1, [-1, -1, 0], [10, 11, 12])
-
-
-SMALL = {"max_model_len": 300, "max_num_seqs": 20}
-random_steps = steps(
-    300,
-    next_n=st.sampled_from([1, 2, 4, 7]),
-    prefill_len=st.integers(1, 60),
-    mamba_block_size=st.sampled_from([1, 4, 16, 33, 1024]),
-    num_groups=st.integers(1, 3),
-    phase=st.sampled_from(["before_forward", "after_sampling"]),
-    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
-    fresh=st.sampled_from([0.0, 0.4]),
-)
-
-
-@run_examples(FEW_EXAMPLES)
-@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
-def test_variants_equal_the_reference_on_random_steps(axes, seed):
-    check_random(operator, SMALL | axes, seed)

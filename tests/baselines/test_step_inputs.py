@@ -1,4 +1,4 @@
-"""step_inputs: a worked example, what follows from the definition, random steps."""
+"""step_inputs: a worked example, what follows from the definition."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from spec_decode_bench.baselines.step_inputs.operator import operator
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.verify.edge_cases import check_variant
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, drawn, run_examples, steps
+from tests.baselines.random_batches import drawn, run_examples, steps
 
 
 @pytest.mark.parametrize(
@@ -57,26 +57,11 @@ random_steps = steps(
     pads=False,
     next_n=st.sampled_from([1, 2, 4, 7]),
     prefill_len=st.integers(1, 60),
-    new_tokens=compiled_values(1, 0),
+    new_tokens=st.sampled_from([1, 0]),
     look_ahead=st.integers(1, 3),
     prompt_rows=st.just("some"),
     memory=st.sampled_from(["device", "uva"]),
 )
-
-
-def end_prompts_around_the_step(x):
-    """Prompts end from before the step to behind it, row by row."""
-    lens = x.num_computed_tokens[x.idx_mapping] + torch.diff(x.query_start_loc[: len(x.idx_mapping) + 1])
-    x.prompt_lens[x.idx_mapping] = (lens - 6 + torch.arange(len(x.idx_mapping), dtype=torch.int32)).clamp(
-        min=1, max=205
-    )
-
-
-@run_examples(FEW_EXAMPLES)
-@given(axes=random_steps, seed=st.integers(0, 2**32 - 1), edited=st.booleans())
-def test_variants_equal_the_reference_on_random_steps(axes, seed, edited):
-    edit = end_prompts_around_the_step if edited else None
-    check_random(operator, SMALL | axes, seed, edit=edit)
 
 
 @run_examples(100)

@@ -75,12 +75,8 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         self.gpu.spend(EVENT_NS)
-        if event.capture is None:
-            self.free_ns = max(self.free_ns, event.at_ns)
-            return
-        self.capture = event.capture
-        self.capture.joined[self] = self is self.capture.stream
-        self.capture.joined[event.stream] = self is self.capture.stream
+        assert event.capture is None, "captures that fork are not simulated"
+        self.free_ns = max(self.free_ns, event.at_ns)
 
     def wait_stream(self, other: Stream) -> None:
         self.wait_event(other.record_event())
@@ -127,8 +123,6 @@ class Graph:
         gpu.graphs[self.handle] = self
         self.nodes: list[Operation] = []
         self.broken = self.ready = self.uploaded = False
-        #: Streams of the capture -> whether the capture waits for their work.
-        self.joined: dict[Stream, bool] = {}
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         if self.gpu.stream.cuda_stream == 0:
@@ -137,15 +131,12 @@ class Graph:
             raise RuntimeError("the pool is in use by a capture that failed")
         self.pool, self.stream = pool, self.gpu.stream
         self.stream.capture = self
-        self.joined = {self.stream: True}
 
     def capture_end(self) -> None:
-        for stream in self.joined:
-            stream.capture = None
-        if self.broken or not all(self.joined.values()):
+        self.stream.capture = None
+        if self.broken:
             self.gpu.broken_pools.add(self.pool)
-            reason = "operation failed due to a previous error" if self.broken else "unjoined work"
-            raise RuntimeError(f"CUDA error: {reason} in a capture")
+            raise RuntimeError("CUDA error: operation failed due to a previous error in a capture")
         self.ready = not self.keep_graph
 
     def raw_cuda_graph(self) -> int:
@@ -245,9 +236,7 @@ class SimulatedGpu:
     def launch_graph(self, graph: Graph) -> None:
         self.spend(GRAPH_LAUNCH_NS)
         stream = self.stream
-        if stream.capture is not None:
-            stream.capture.nodes += graph.nodes
-            return
+        assert stream.capture is None, "graphs within graphs are not simulated"
         at = max(stream.free_ns, self.now_ns + LATENCY_NS) + GRAPH_START_NS
         at += 0 if graph.uploaded else UPLOAD_NS * len(graph.nodes)
         graph.uploaded = True

@@ -30,11 +30,10 @@ _READS = {"tolist", "numpy", "__array__"}
 
 
 class Memory:
-    """Which storages are on the device, and which are pinned; weak references keep identities from being reused."""
+    """Which storages are on the device; weak references keep identities from being reused."""
 
     def __init__(self) -> None:
         self._on_device: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._pinned: dict[int, StorageWeakRef] = {}
         self._allocations = 0
         #: Whether a factory is to put its result on the device; None: where its arguments are.
         self.placing: bool | None = None
@@ -42,19 +41,11 @@ class Memory:
     def holds(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._on_device
 
-    def is_pinned(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._pinned
-
     def place(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._on_device:
             self._on_device[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
             self._allocations += 1
-        return tensor
-
-    def pin(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        self._pinned[storage._cdata] = StorageWeakRef(storage)
         return tensor
 
     def stats(self) -> dict[str, int]:
@@ -78,9 +69,6 @@ class OnDevice(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, memory = dict(kwargs or {}), self._memory
-        if func is torch.unravel_index:  # implemented in Python, and queries devices itself
-            with self:
-                return torch.functional._unravel_index(*args, **kwargs).unbind(-1)
         name, first = getattr(func, "__name__", ""), args[0] if args and isinstance(args[0], Tensor) else None
         if first is not None:
             if name == "__get__" and func in (_DEVICE_OF, _IS_CUDA) and memory.holds(first):
@@ -89,18 +77,13 @@ class OnDevice(TorchFunctionMode):
                 return self._moved(func, name, first, *args[1:], **kwargs)
             if name in _READS and memory.holds(first):
                 self._gpu.wait(self._gpu.stream.free_ns, "cudaStreamSynchronize", implicit=True)
-            if name == "is_pinned":
-                return memory.is_pinned(first)
-        pinned, device = kwargs.pop("pin_memory", False), kwargs.get("device")
+        device = kwargs.get("device")
         if device is None:
-            made = func(*args, **kwargs)
-        else:
-            on_device = torch.device(device).type == "cuda"
-            with memory.placed(on_device):
-                made = func(*args, **kwargs | {"device": "cpu"})
-            if on_device and not memory.holds(made):  # torch.tensor: contents from the host
-                made = self._copied(made, True)
-        return memory.pin(made) if pinned else made
+            return func(*args, **kwargs)
+        on_device = torch.device(device).type == "cuda"
+        with memory.placed(on_device):
+            made = func(*args, **kwargs | {"device": "cpu"})
+        return self._copied(made, True) if on_device and not memory.holds(made) else made
 
     def _moved(self, func: Callable, name: str, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Tensor.to, .cpu and .cuda."""
@@ -112,12 +95,12 @@ class OnDevice(TorchFunctionMode):
             tensor = tensor.to(dtype) if isinstance(dtype, torch.dtype) else tensor
         if on_device == self._memory.holds(tensor):
             return tensor.clone() if kwargs.get("copy") else tensor
-        return self._copied(tensor, on_device, kwargs.get("non_blocking", False))
+        return self._copied(tensor, on_device)
 
-    def _copied(self, tensor: Tensor, on_device: bool, non_blocking: bool = False) -> Tensor:
+    def _copied(self, tensor: Tensor, on_device: bool) -> Tensor:
         with self._memory.placed(on_device):
             made = torch.empty_like(tensor)
-        return made.copy_(tensor, non_blocking)
+        return made.copy_(tensor)
 
 
 class Operations(TorchDispatchMode):
@@ -194,14 +177,11 @@ class Operations(TorchDispatchMode):
             name, kind = ("Memcpy DtoD (Device -> Device)", "memcpy") if plain else ("copy_", "kernel")
             self._submit(name, lambda: target.copy_(source), [target, source], kind)
             return target
-        waits = not (non_blocking and memory.is_pinned(source if to else target))
-        if waits:
-            gpu.refuse_in_capture()
-            source = source.clone() if to else source
+        gpu.refuse_in_capture()
+        source = source.clone() if to else source
         name = "Memcpy HtoD (Pageable -> Device)" if to else "Memcpy DtoH (Device -> Pageable)"
         self._submit(name, lambda: target.copy_(source), [target if to else source], "memcpy")
-        if waits:
-            gpu.wait(gpu.stream.free_ns, "cudaStreamSynchronize", implicit=True)
+        gpu.wait(gpu.stream.free_ns, "cudaStreamSynchronize", implicit=True)  # as of memory that is not pinned
         return target
 
     def _shapes(self, func: Any, args: tuple, kwargs: dict) -> Any:

@@ -93,14 +93,11 @@ def test_there_is_no_constant_of_what_was_not_taken(calibration, without):
     ("values", "confirmed"),
     [
         ({}, True),
-        ({"graph": 5.0, "events": 5.3}, True),
-        ({"graph": 5.0, "cupti": 4.7}, True),
         ({"graph": 5.0, "events": 5.3, "cupti": 4.7}, False),
         ({"graph": 5.0, "events": 5.18, "cupti": 9.0}, True),  # 3.6 %
         ({"graph": 5.0, "events": 5.22, "cupti": 9.0}, False),  # 4.4 %
         ({"graph": 1.0, "events": 2.0, "cupti": 0.92}, True),  # 8 %, but less than 100 ns
         ({"graph": 1.0, "events": 2.0, "cupti": 0.88}, False),
-        ({"graph": 30.0, "events": 31.0, "cupti": 40.0, "launches": 20}, True),
         ({"graph": 30.0, "events": 31.5, "cupti": 40.0, "launches": 20}, False),
     ],
 )
@@ -147,15 +144,12 @@ def test_in_another_cache_state_queued_calls_get_what_the_state_adds(calibration
 @pytest.mark.parametrize(
     ("cache", "cycles", "words"),
     [
-        ("hot", {"l2": 290, "memory": 690, "hot": 300}, None),
         (
             "hot",
             {"l2": 290, "memory": 690, "hot": 600},
             "cache state hot not confirmed: a hop takes 600 cycles, 290 are expected",
         ),
         ("cold", {"l2": 290, "memory": 690, "cold": 680}, None),
-        ("cold", {"l2": 290, "memory": 690, "cold": 310}, "cache state cold not confirmed"),
-        ("serving", {"l2": 290, "memory": 690, "serving": 330, "serving_table": 690}, None),
         ("serving", {"l2": 290, "memory": 690, "serving": 330, "serving_table": 300}, "serving not confirmed"),
         ("hot", {"l2": 290, "memory": 310, "hot": 290}, "too close to tell them apart"),
         ("hot", {}, None),

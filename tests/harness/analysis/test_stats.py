@@ -85,13 +85,6 @@ def test_median_interval_holds_its_median_and_stays_among_the_samples(values):
     assert interval.median - rounding <= interval.high <= max(values) + rounding
 
 
-def test_median_interval_is_reproducible_and_a_point_without_spread():
-    values = np.random.default_rng(1).normal(5, 1, 12).tolist()
-    assert stats.median_interval(values) == stats.median_interval(values)
-    assert stats.median_interval([3.0]) == Interval(3.0, 3.0, 3.0)
-    assert stats.median_interval([3.0] * 9) == Interval(3.0, 3.0, 3.0)
-
-
 def test_relative_half_width():
     assert Interval(10.0, 9.0, 11.0).relative_half_width == pytest.approx(0.1)
     assert Interval(0.0, -1.0, 1.0).relative_half_width == float("inf")

@@ -200,13 +200,10 @@ def test_what_cannot_be_read_is_told(configured, two_steps, catalog):
         (lambda x: x.pop("seq_lens"), "the captured seq_lens is absent, at this point it is int32 (5,)"),
         (lambda x: x.update(seq_lens=x["seq_lens"].long()), "seq_lens is int64 (5,), at this point it is int32 (5,)"),
         (lambda x: x.update(num_decode_tokens=23), "the captured num_decode_tokens is 23, at this point it is 24"),
-        (lambda x: x.update(seqlens=x["seq_lens"]), "the captured inputs have 'seqlens', which is none of"),
-        (lambda x: x["seq_lens"].__setitem__(1, 257), "have 257 tokens of context in row 1, at this point there are 0"),
         (
             lambda x: x["query_start_loc"].__setitem__(2, 9),
             "have 5 query tokens in row 1, at this point there are 0 to 4",
         ),
-        (lambda x: x["query_start_loc"].__setitem__(2, 3), "have -1 query tokens in row 1"),
     ],
 )
 def test_inputs_that_no_step_of_the_point_has_are_skipped_with_their_reason(change, reason, configured, catalog):
@@ -264,9 +261,6 @@ def test_a_shipped_capture_is_found_from_any_folder(configured, two_steps, catal
             r"c.yaml:3: sweep\[0\].capture: lama.capture: cannot be read: No such file or directory; "
             "paths are relative to the working directory",
         ),
-        ("[{batch_size: 1}, {capture: c.yaml}]", r"c.yaml:3: sweep\[1\].capture: c.yaml: not a capture file"),
-        ("[{capture: []}]", r"c.yaml:3: sweep\[0\].capture: is empty: give at least one file"),
-        ("[{capture: [llama.capture, 3]}]", r"sweep\[0\].capture\[1\]: must be the path of a capture file, got 3"),
         (
             "[{capture: llama.capture, batch_size: 3}]",
             r"c.yaml:3: sweep\[0\].batch_size: the axes of captured points are in their file; use another grid",

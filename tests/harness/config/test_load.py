@@ -68,7 +68,13 @@ def test_the_good_one_is_accepted(capsys, tmp_path):
     assert "decode_native/flat_view/batch_size=2\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", ["1e4", "1.2e4", "1.e+4", "12000e-1"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1e4",
+        "1.e+4",
+    ],
+)
 def test_a_number_with_an_exponent_is_a_number(number, tmp_path):
     (tmp_path / "c.yaml").write_text(GOOD + f"itl_tpot: {{model_step_us: {number}, acceptance: 75e-2}}\n")
     itl_tpot = load("c.yaml", parse_overrides([f"measure.time_budget_s={number}"])).config.itl_tpot
@@ -82,11 +88,6 @@ LOCATED = {
         "c.yaml:7: measure.min_round: unknown key; did you mean min_rounds?",
     ),
     "unknown axis": (GRID + "paddin: 0.1\n", "c.yaml:5: sweep[0].paddin: unknown axis 'paddin'; did you mean padding?"),
-    "a number as axis": (GRID + "1: 3\n", "c.yaml:4: sweep[0]: Expected text, got a whole number"),
-    "bool for an integer": (
-        GOOD.replace("2]", "true]"),
-        "c.yaml:4: sweep[0].batch_size[1]: must be an integer from 1 to 2147483647, got True",
-    ),
     "item of a list over several lines": (
         GOOD.replace("[1, 2]", "\n    - 1\n    - x\n"),
         "c.yaml:6: sweep[0].batch_size[1]: must be an integer",
@@ -95,15 +96,9 @@ LOCATED = {
         GRID + "context_len: {unifrm: [1, 2]}\n",
         "c.yaml:5: sweep[0].context_len: must be a positive integer, {uniform",
     ),
-    "lengths without end": (GRID + "context_len: {uniform: [1, .inf]}\n", "c.yaml:5: sweep[0].context_len: must be"),
-    "empty list": (GOOD.replace("[1, 2]", "[]"), "c.yaml:4: sweep[0].batch_size: is empty"),
     "row longer than configured": (
         GRID + "next_n: 2\n    max_decode_len: [1, 3]\n",
         "c.yaml:6: sweep[0].max_decode_len: decode_native: max_decode_len (3) must not exceed next_n (2)",
-    ),
-    "context longer than the default": (
-        GRID + "context_len: 999999\n",
-        "c.yaml:5: sweep[0].context_len: decode_native: context_len",
     ),
     "batch over capacity": (
         GOOD.replace("2]", "9000]"),
@@ -125,30 +120,18 @@ LOCATED = {
         GOOD + "measure:\n  min_rounds: 50\n",
         "c.yaml:6: measure.min_rounds: must not exceed measure.max_rounds",
     ),
-    "a slope through one point": (GOOD + "measure: {graph_copies: [2, 2]}\n", "c.yaml:5: measure.graph_copies"),
-    "itl_tpot incomplete": (
-        GOOD + "itl_tpot: {model_step_us: 1}\n",
-        "c.yaml:5: itl_tpot: the key itl_tpot.acceptance is missing",
-    ),
     "more points than anyone measures": (
         GRID + "".join(f"{axis}: {list(range(1, 41))}\n    " for axis in ("next_n", "compress_ratio", "max_model_len")),
         "c.yaml:4: sweep[0]: makes 128,000 points; a sweep may have 100,000",
     ),
-    "never hangs": (
-        GOOD + "measure: {timeout_s: .inf}\n",
-        "c.yaml:5: measure.timeout_s: Expected a number <= 1000000.0",
-    ),
-    "name of the folder above": (GOOD.replace("tiny", ".."), "c.yaml:1: name: "),
     "key of measure given twice": (
         GOOD + "measure:\n  seed: 1\n  seed: 2\n",
         "c.yaml:7: measure.seed: given twice, first on line 6",
     ),
     "nested without end": ("name: " + "[" * 5000, "c.yaml: not readable as YAML: "),
-    "undefined alias": (GOOD + "measure: *x\n", "c.yaml:5: not readable as YAML: "),
     "code in a tag": (GOOD + "measure: !!python/object/apply:os.abort []\n", "c.yaml:5: not readable as YAML: "),
     "contains itself": ("name: t\noperators: [decode_native]\nsweep: &a [*a]\n", "c.yaml"),
     "binary file": (bytes(range(256)), "c.yaml: not a text file"),
-    "an empty file": ("", "c.yaml: expected a mapping"),
     "no sweep at all": ("name: t\noperators: [decode_native]\n", "c.yaml: the key sweep is missing"),
 }
 
@@ -161,12 +144,8 @@ def test_a_faulty_file_is_one_sentence_with_its_place(case, capsys):
 
 
 OVERRIDDEN = {
-    "no value": ("batch_size", "--set batch_size: expected KEY=VALUE"),
     "value no YAML": ("batch_size=[", "--set batch_size=[: the value is not YAML"),
     "unknown axis": ("bach_size=3", "--set bach_size: unknown axis 'bach_size'; did you mean batch_size?"),
-    "wrong type in measure": ("measure.seed=x", "--set measure.seed: Expected a whole number or nothing, got text"),
-    "misspelt section": ("mesure.seed=3", "did you mean measure.seed?"),
-    "not a section": ("name.x=3", "name is not a mapping"),
     "breaks a rule": ("max_decode_len=9", "max_decode_len (9) must not exceed next_n (4)"),
 }
 
@@ -182,7 +161,7 @@ def test_a_missing_file_is_named_with_the_nearest_one(capsys, tmp_path):
     assert refused(capsys, None).endswith("did you mean c2.yaml?")
 
 
-@pytest.mark.parametrize("name", ["native", "native.yaml", "configs/native.yaml"])  # the command is not taken for gate
+@pytest.mark.parametrize("name", ["native", "configs/native.yaml"])  # the command is not taken for gate
 def test_a_shipped_configuration_is_found_by_name_in_any_folder(name, capsys, tmp_path):
     assert bench.main([name, "--plan", "--only", "decode_native/*"]) == 0
     assert "decode_native/" in capsys.readouterr().out
@@ -193,7 +172,12 @@ def test_a_shipped_configuration_is_found_by_name_in_any_folder(name, capsys, tm
     assert capsys.readouterr().err.startswith(f"error: {name}: the key ")
 
 
-@pytest.mark.parametrize("given", ["configs/mtp3.yaml", "confgs/mtp3.yaml", "mtp3", "mtp3.yml"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "confgs/mtp3.yaml",
+    ],
+)
 def test_the_configurations_of_the_suite_are_found_from_anywhere(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"did you mean (\S+)\?") as raised:
@@ -262,23 +246,21 @@ CONFIGS = st.fixed_dictionaries(
     },
 )
 WRONG = {
-    "name": [True, 3, None, ["x"], "a b", ""],
-    "operators": ["x", 3, None, {"a": 1}, []],
-    "operators[0]": [3, True, None, ["x"]],
-    "sweep": ["x", None, {"b": 1}, 3, []],
-    "sweep[0]": ["x", None, [1], 3],
-    "variants": [3, None, {"a": 1}, []],
-    "measure": ["x", None, [1], 3],
-    "measure.seed": ["1", True, 1.5, -1, [1]],
-    "measure.time_budget_s": ["60", True, None, [1], 0, -1],
-    "measure.min_rounds": ["10", True, None, 3.5, 2],
-    "measure.max_rounds": ["10", True, None, 3.5, 0],
-    "measure.graph_copies": [4, "x", None, [1]],
-    "itl_tpot": ["x", [1], 3],
-    "itl_tpot.model_step_us": ["1", True, None, 0, -5],
-    "itl_tpot.acceptance": ["1", True, None, 1.5, -0.1],
-    "itl_tpot.calls_per_step": ["1", None, 0, 1.5],
-    "itl_tpot.scheduling": ["both", 3, None],
+    "name": [3, None, "a b"],
+    "operators": ["x", {"a": 1}, []],
+    "operators[0]": [3, None],
+    "sweep": [None, {"b": 1}, []],
+    "sweep[0]": ["x", [1]],
+    "variants": [3, {"a": 1}, []],
+    "measure": [None, [1]],
+    "measure.seed": ["1", True, 1.5, -1],
+    "measure.time_budget_s": ["60", 0],
+    "measure.min_rounds": [3.5, 2],
+    "measure.graph_copies": [4, [1]],
+    "itl_tpot": ["x", [1]],
+    "itl_tpot.model_step_us": [None, 0],
+    "itl_tpot.acceptance": ["1", 1.5],
+    "itl_tpot.scheduling": ["both", None],
 }
 
 
@@ -336,19 +318,6 @@ def test_a_legal_configuration_is_read_back(data, config, tmp):
         assert getattr(source.config.measure, key) == (tuple(value) if isinstance(value, list) else value)
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(data=st.data(), config=CONFIGS, name=NAMES.map(lambda name: f"{name}_x"))
-def test_one_unknown_key_is_found_where_it_stands(data, config, name, tmp):
-    section = data.draw(st.sampled_from(["", *(s for s in ("measure", "itl_tpot") if s in config)]))
-    target = config[section] if section else config
-    position = data.draw(st.integers(0, len(target)))
-    items = list(target.items())
-    target.clear()
-    target.update([*items[:position], (name, 3), *items[position:]])
-    key = f"{section}.{name}" if section else name
-    assert f"{key}: unknown key" in refused_by_load(config, key, data.draw, tmp)
-
-
 @settings(max_examples=examples(120), deadline=None)
 @given(data=st.data(), config=CONFIGS, fault=st.sampled_from([(key, wrong) for key in WRONG for wrong in WRONG[key]]))
 def test_one_wrong_value_is_found_where_it_stands(data, config, fault, tmp):
@@ -362,23 +331,6 @@ def test_one_wrong_value_is_found_where_it_stands(data, config, fault, tmp):
     else:
         config[key] = wrong
     refused_by_load(config, key, data.draw, tmp)
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**9), 10**9)
-    | st.sampled_from([0.25, -1.5, 1e9])
-    | st.text(st.characters(codec="ascii", categories=["L", "N", "P"])),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(values=st.dictionaries(st.from_regex(r"[a-z_]+(\.[a-z_]+)?", fullmatch=True), JSON, max_size=4))
-def test_overrides_survive_the_command_line(values):
-    texts = [f"{key}={json.dumps(value)}" for key, value in values.items()]  # JSON is YAML, and quotes every text
-    assert parse_overrides(texts) == values
 
 
 @settings(max_examples=examples(40), deadline=None)

@@ -38,13 +38,6 @@ def test_a_grid_is_projected_on_the_axes_of_each_operator(catalog):
     assert [name for name, _ in points].count("decode_native") == 2
 
 
-def test_points_come_operator_by_operator_in_the_order_of_the_file(catalog):
-    grids = [{"batch_size": [1, 2]}, {"batch_size": [3]}]
-    assert [(n, p.batch_size) for n, p in points_of(source(grids, reversed(NAMES)), catalog)] == [
-        (name, size) for name in reversed(NAMES) for size in (1, 2, 3)
-    ]
-
-
 def test_traces_of_one_name_are_two_points(catalog, tmp_path):
     """Points that differ must not be taken for one because their labels are alike."""
     paths = []
@@ -153,14 +146,9 @@ def test_all_means_every_healthy_variant_of_the_chosen_operators(catalog):
 @pytest.mark.parametrize(
     ("patterns", "names"),
     [
-        ("flat_view", ["decode_native/flat_view"]),
-        (["chain*"], ["decode_native/chain", "decode_native/chain_clamp"]),
         (["flat_view", "chain"], ["decode_native/chain", "decode_native/flat_view"]),
-        (["decode_native/chain"], ["decode_native/chain"]),
         (["decode_native/*fused"], ["decode_native/triton_fused", "decode_native/cuda_fused"]),
-        (["!*fused", "!flat_view"], ["decode_native/chain", "decode_native/chain_clamp"]),
         (["chain*", "!*clamp"], ["decode_native/chain"]),
-        (["!*clamp", "chain*"], ["decode_native/chain"]),
     ],
 )
 def test_patterns_name_variants_in_the_order_of_the_catalogue(patterns, names, catalog):
@@ -212,24 +200,10 @@ def test_only_leaves_out_variants_and_cells(catalog):
         keys("!chian")
 
 
-def test_only_cannot_bring_in_what_variants_left_out(catalog):
-    with pytest.raises(ConfigError, match=r"--only chain matches no cell"):
-        plan(source([{"batch_size": 1}], variants=["flat_view"]), catalog.operators, catalog.variants, ["chain"])
-
-
 def test_an_only_without_effect_is_an_error_even_beside_one_that_has(catalog):
     """A typing error in one of two patterns would silently halve the run."""
     with pytest.raises(ConfigError, match=r"flat_vew.*did you mean .*flat_view"):
         plan(source([{"batch_size": 1}]), catalog.operators, catalog.variants, ["chain", "flat_vew"])
-
-
-def test_variants_of_an_operator_take_turns_in_one_item(catalog):
-    items = plan(source([{"batch_size": [1, 8]}], NAMES), catalog.operators, catalog.variants)
-    assert [(item.operator, item.axes["batch_size"]) for item in items] == [
-        (name, size) for name in NAMES for size in (1, 8)
-    ]
-    for item in items:
-        assert len(set(item.variants)) == len(item.variants) > 2
 
 
 # --- baseline ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The process that workers are forked from: what it has loaded, and what a worker gets from the command."""
 
 import ctypes
-import multiprocessing
 import os
 import signal
 import time
@@ -52,29 +51,6 @@ def test_a_process_has_the_environment_of_its_start_and_a_group_of_its_own(monke
     assert "PYTHONSAFEPATH" not in os.environ
 
 
-#: Interrupted after the server was asked for a fork, and before that fork got its orders.
-INTERRUPTED = """
-from multiprocessing import forkserver
-from spec_decode_bench.harness.session import fork_server
-
-connect = forkserver.connect_to_new_process
-
-def interrupted(files):
-    connect(files)
-    raise KeyboardInterrupt
-
-forkserver.connect_to_new_process = interrupted
-try:
-    fork_server.started(print, (), "test")
-except KeyboardInterrupt:
-    pass
-"""
-
-
-def test_a_fork_whose_orders_never_came_says_nothing():
-    assert run_python(INTERRUPTED).stderr == ""
-
-
 def test_starts_in_two_threads_leave_the_environment_as_it_was(monkeypatch):
     """Each saves and restores it: the second one must not save what the first one has set."""
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
@@ -84,22 +60,6 @@ def test_starts_in_two_threads_leave_the_environment_as_it_was(monkeypatch):
         time.sleep(0.1)
         threads.submit(fork_server.start)
     assert "PYTHONSAFEPATH" not in os.environ
-
-
-def make_a_lock_and_die():
-    lock = multiprocessing.RLock()  # noqa: F841  (as tqdm keeps one)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@full
-def test_semaphores_of_a_process_that_is_killed_are_not_reported_as_leaked():
-    program = (
-        "from tests.harness.session.test_fork_server import make_a_lock_and_die; "
-        "from spec_decode_bench.harness.session import fork_server; "
-        "process = fork_server.started(make_a_lock_and_die, (), 'test'); process.join(60); print(process.exitcode)"
-    )
-    done = run_python(program)
-    assert (done.stdout, done.stderr) == (f"{-signal.SIGKILL}\n", "")
 
 
 @full

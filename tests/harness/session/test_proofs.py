@@ -81,10 +81,6 @@ def test_another_machine_has_another_key(changed, catalog):
     assert key(factory.gpu_environment(**changed), catalog=catalog) != key(catalog=catalog)
 
 
-def test_another_seed_has_another_key(catalog):
-    assert len({key(seed=seed, catalog=catalog) for seed in (None, 0, 1)}) == 3
-
-
 def test_a_source_changed_with_the_same_time_stamp_and_size(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(MINE.format(line="A = 1"))

@@ -80,15 +80,6 @@ def test_an_interrupted_run_is_completed_with_the_same_seed(bench):
     assert "4 passed" in out
 
 
-def test_resumed_twice(bench):
-    bench("--out", "out", "--seed", "5", dies_after=1)
-    assert bench("--resume", "out", dies_after=2)[0] == 130
-    code, _, _, workers = bench("--resume", "out/run.jsonl", "--seed", "5")  # it may be given again
-    assert (code, workers.started["evaluate"][0].seed) == (0, 5)
-    assert keys() == KEYS
-    assert [cell.process for cell in read_run("out/run.jsonl").cells] == [0, 1, 1, 2]
-
-
 @pytest.mark.parametrize("cache", ["cold", "serving"])
 def test_a_cpu_has_no_cache_state_and_the_record_says_what_was_timed(cache, bench):
     command = ("--set", f"measure.cache={cache}", "--seed", "5")
@@ -181,18 +172,6 @@ def test_another_machine_or_code_is_refused(changed, before, now, bench):
     assert keys() == KEYS[:1]
 
 
-def test_out_beside_resume_is_the_folder_of_the_record(bench):
-    assert bench("--out", "out")[0] == 0
-    assert bench("--resume", "out/run.jsonl", "--out", "out")[0] == 0
-    code, _, err, _ = bench("--resume", "out", "--out", "other")
-    assert (code, err) == (2, "error: --resume completes out/run.jsonl, where it is; leave --out other away")
-
-
-def test_a_missing_record_is_named(bench):
-    code, _, err, _ = bench("--resume", "nowhere")
-    assert (code, err) == (2, "error: cannot read nowhere: No such file or directory")
-
-
 def test_a_full_disk_is_one_sentence(bench, monkeypatch):
     """What was written before is kept, and nothing is raised once more when the file is closed."""
 
@@ -211,18 +190,6 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
     )
     assert err.endswith("complete it with --resume")
     assert keys() == KEYS[:1]
-
-
-def test_an_interrupt_while_plots_are_drawn_leaves_a_complete_record(bench, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("spec_decode_bench.cli.run.report", interrupt)
-    code, _, err, _ = bench("--out", "my runs")
-    said = (
-        "the record my runs/run.jsonl is complete; draw its plots with python bench.py plot 'my runs' --out 'my runs'"
-    )
-    assert (code, err) == (130, f"interrupted: {said}")
 
 
 def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
@@ -331,12 +298,6 @@ def test_a_changed_variant_or_trace_is_refused_by_name(name, depends, tmp_path):
     )
     (tmp_path / name).write_text(before)
     assert depends("--resume", "out")[0] == 0
-
-
-def test_the_same_file_under_another_path_is_no_change(bench, depends, tmp_path):
-    depends("--out", "out", dies_after=1)
-    code, _, err, _ = bench("--resume", "out", "--variants", tmp_path / "mine.py")
-    assert (code, err) == (0, "")
 
 
 @pytest.mark.parametrize("path", ["kernels/decode_native/decode_native.cuh", "harness/"])

@@ -26,7 +26,7 @@ from spec_decode_bench.harness.session import worker
 from spec_decode_bench.harness.session.cluster import _stage, chosen
 from spec_decode_bench.harness.session.messages import Fatal, Job, Ready
 from spec_decode_bench.harness.session.session import header
-from spec_decode_bench.harness.session.several_gpus import LocalGpu, Measured, Points, SeveralGpus
+from spec_decode_bench.harness.session.several_gpus import LocalGpu, Measured, SeveralGpus
 from spec_decode_bench.harness.session.worker import RunError, start_worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items
@@ -181,21 +181,6 @@ def test_where_no_gpu_is_calibrated_all_go_on_and_the_record_says_so():
 
 
 @pytest.mark.parametrize(
-    ("fate", "why"),
-    [
-        ("throttled", "throttled or below its clock (software power cap) in 9 of 9 samples of a point"),
-        ("fails", "its node died"),
-    ],
-)
-def test_a_gpu_that_hands_its_points_over_is_named(fate, why):
-    gpus = [Scripted(0), Scripted(1, (fate, 0))]
-    run = shared(gpus, items(6))
-    assert gpus[1].points == 1
-    assert run.warnings == [f"GPU 1 hands its points to the other GPUs: {why}"]
-    assert run.segments[-1].why == run.warnings[0]
-
-
-@pytest.mark.parametrize(
     ("first", "second", "sentence"),
     [
         (
@@ -239,26 +224,6 @@ def test_an_error_of_the_record_ends_all_gpus():
     with pytest.raises(OSError, match="no space left"), SeveralGpus(gpus, Measure(), print) as session:
         any(map(keep, session.run(items(4))))
     assert [gpu.ends for gpu in gpus] == [["abort", "close"]] * 2
-
-
-def test_the_time_budget_is_shared_as_on_one_gpu():
-    """Four points with one, two, ... variants; nothing is timed in between, so each cell gets as much."""
-    plan = [items(n, "abcd"[:n])[-1] for n in (1, 2, 3, 4)]
-    points = Points(plan, 10.0)
-    shares = [points.take(gpu) for gpu in ("A", "B", "A", "B")]
-    assert [item.budget_s / len(item.variants) for item in shares] == pytest.approx([1.0] * 4)
-    points = Points(plan, 10.0)
-    points.return_time(points.take("A").budget_s - 0.4)  # it took 0.4 s
-    assert points.take("A").budget_s == pytest.approx(9.6 * 2 / 9)
-
-
-def test_a_gpu_stays_with_an_operator_that_it_has_verified():
-    """Another one begins with another operator, and helps where its own has no points left."""
-    points = Points([*items(4), *items(2, operator="p")], 1.0)
-    assert points.take("A").operator == "o"
-    assert [points.take("B").operator for _ in range(4)] == ["p", "p", "o", "o"]
-    assert points.take("A").operator == "o"
-    assert not points
 
 
 def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):

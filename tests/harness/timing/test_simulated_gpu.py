@@ -26,7 +26,6 @@ from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import Checked
 from spec_decode_bench.harness.cuda import launcher
-from spec_decode_bench.harness.cuda_graph import GraphCapture
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 from spec_decode_bench.harness.records.endings import ending, seen
 from spec_decode_bench.harness.records.file import read_run
@@ -87,57 +86,10 @@ def sampled(timer, launch, rounds=3):
     return watch, taken, {k: [one["graph_us"][k] for one in taken] for k in taken[0]["graph_us"]}
 
 
-# --- the simulation itself --------------------------------------------------------------------------------------------
-
-
-def test_work_on_the_device_is_done_when_its_stream_gets_to_it(gpu):
-    a = torch.zeros(4, device="cuda")
-    side = torch.cuda.Stream()
-    torch.cuda._sleep(2_000_000)
-    a.add_(1)
-    with torch.cuda.stream(side):
-        early = a.clone()
-        assert early.tolist() == [0, 0, 0, 0]  # waits for its own stream alone
-    assert a.tolist() == [1, 1, 1, 1]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        assert a.clone().tolist() == [1, 1, 1, 1]
-
-
-def test_a_graph_runs_its_nodes_when_it_is_replayed_and_a_wait_breaks_its_capture(gpu):
-    record, a = GraphCapture(), torch.zeros(2, device="cuda")
-    replay = record(lambda: a.add_(1))
-    assert a.tolist() == [0, 0]
-    replay()
-    replay()
-    assert a.tolist() == [2, 2]
-    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
-        record(lambda: a.sum().item())
-    record(lambda: a.add_(1))()  # in another pool
-    assert a.tolist() == [3, 3]
-
-
-def test_a_side_stream_belongs_to_a_capture_it_waits_for_and_must_be_waited_for(gpu):
-    a, side, record = torch.zeros(2, device="cuda"), torch.cuda.Stream(), GraphCapture()
-
-    def forks(joins=True):
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            a.add_(1)
-            a.mul_(2)
-        if joins:
-            torch.cuda.current_stream().wait_stream(side)
-
-    graph = record.graph(forks, 3)
-    assert graph.nodes == {"kernel": 6}
-    with pytest.raises(RuntimeError, match="unjoined"):
-        record(lambda: forks(joins=False))
-
-
 # --- the timer --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nanoseconds", [1000, 2500, 7000, 20_000])
+@pytest.mark.parametrize("nanoseconds", [2500, 20_000])
 def test_the_slope_is_the_time_of_a_launch_and_its_node(nanoseconds, gpu):
     watch, taken, graph_us = sampled(CudaTimer(COPIES), spin(nanoseconds))
     assert slopes(graph_us) == pytest.approx([nanoseconds / 1e3 + 0.9] * 3)
@@ -191,7 +143,7 @@ def test_host_times_are_taken_under_the_lock_and_device_times_without_it(gpu):
     assert calls.count((True, True)) == 0
 
 
-@pytest.mark.parametrize(("launches", "largest"), [(1, 16), (8, 16), (9, 8), (20, 4), (100, 2)])
+@pytest.mark.parametrize(("launches", "largest"), [(1, 16), (9, 8), (100, 2)])
 def test_the_two_smallest_graphs_and_the_largest_of_at_most_128_nodes_are_timed(launches, largest, gpu):
     waits = [spin(1000 + i) for i in range(launches)]
     _, taken, _ = sampled(CudaTimer(COPIES), lambda: [wait() for wait in waits], rounds=1)
@@ -765,13 +717,3 @@ def test_the_auditor_leaves_out_what_is_the_suites_own(gpu, monkeypatch):
 def test_a_graph_that_differs_from_replay_to_replay_is_no_graph_of_one_launch(gpu):
     with pytest.raises(Mismatch, match="replays of one graph ran different kernels"):
         Auditor(job())._check_same_work([], [[SimpleNamespace(name="a")], [SimpleNamespace(name="b")]])
-
-
-def test_everything_is_put_back():
-    before = {
-        name: getattr(torch.cuda, name) for name in ("Event", "Stream", "CUDAGraph", "synchronize", "current_stream")
-    }
-    with simulated_gpu():
-        assert torch.zeros(1, device="cuda").is_cuda
-    assert {name: getattr(torch.cuda, name) for name in before} == before
-    assert not torch.zeros(1).is_cuda
