@@ -29,6 +29,7 @@ from spec_decode_bench.harness.config.work_items import (
 from spec_decode_bench.harness.contract import Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.endings import of_reason, place_of, seen
 from spec_decode_bench.harness.records.schema import CheckLine, Code, Finding, Place, Status, sources_compile
 from spec_decode_bench.harness.report.console import (
@@ -44,7 +45,6 @@ from spec_decode_bench.harness.session.side_by_side import Ask, side_by_side
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.verify.covering_array import CoveringArray, covering_array
 from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
-from spec_decode_bench.harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140

@@ -19,12 +19,12 @@ from spec_decode_bench.decode_loop.loop import DecodeLoop, LoopMismatch, Setting
 from spec_decode_bench.decode_loop.records import Loop, LoopBlock
 from spec_decode_bench.decode_loop.state import Part
 from spec_decode_bench.decode_loop.workload import Workload, make_workload
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import Metrics, Place, Status, Where, rounded
 from spec_decode_bench.harness.session.messages import Heartbeat
 from spec_decode_bench.harness.session.sampling import check_context
 from spec_decode_bench.harness.timing.rounds import CellTimings, PlacedLaunch
 from spec_decode_bench.harness.verify.edge_cases import wrong
-from spec_decode_bench.harness.wording import printable
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.session.evaluator import Evaluator

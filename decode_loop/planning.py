@@ -21,8 +21,8 @@ from spec_decode_bench.harness.config.sweep import check_only, task_of
 from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.discover import unavailable
+from spec_decode_bench.harness.errors import did_you_mean, first_line
 from spec_decode_bench.harness.records.select import Selector
-from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.discover import Catalog

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from spec_decode_bench.harness.errors import UsageError
-from spec_decode_bench.harness.wording import printable
+from spec_decode_bench.harness.printable import printable
 
 #: Of what this version writes and reads.
 SCHEMA = 1

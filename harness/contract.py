@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec_decode_bench.harness.checks import WAIVABLE
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.tensors import Tensors, no_dimension, wrong_with
-from spec_decode_bench.harness.wording import printable
 
 if TYPE_CHECKING:
     from torch import Tensor

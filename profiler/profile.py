@@ -15,18 +15,19 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
+from spec_decode_bench.harness.command.program import program
 from spec_decode_bench.harness.command.recording import command_line, new_folder
 from spec_decode_bench.harness.command.table_file import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Task, keys_of
 from spec_decode_bench.harness.discover import ROOT, Catalog
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.report.console import print_tables
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.sources import source_hashes
-from spec_decode_bench.harness.wording import counted, did_you_mean, program
 from spec_decode_bench.profiler import chrome_trace, ncu, nsys, tools
 from spec_decode_bench.profiler.attribution import attribute
 from spec_decode_bench.profiler.records import (

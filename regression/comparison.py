@@ -19,13 +19,13 @@ import numpy as np
 from spec_decode_bench.harness.analysis import stats
 from spec_decode_bench.harness.analysis.stats import Interval
 from spec_decode_bench.harness.analysis.warnings import known_failure_warnings, measurement_warnings
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE
+from spec_decode_bench.harness.numbers import counted, significant
 from spec_decode_bench.harness.records.differences import Difference, differences
 from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Cell, Finding, Run, Status, cell_key
 from spec_decode_bench.harness.records.select import chosen
-from spec_decode_bench.harness.wording import counted, did_you_mean, significant
 from spec_decode_bench.regression import moderated
 
 Verdict = Literal["slower", "faster", "same", "unsure"]

@@ -43,12 +43,15 @@ from rich.text import Text
 
 from spec_decode_bench.harness.analysis.warnings import abbreviated
 from spec_decode_bench.harness.command.planning import plan_tasks, prepare, seed_of, writing_to
+from spec_decode_bench.harness.command.program import program
 from spec_decode_bench.harness.command.recording import new_folder
 from spec_decode_bench.harness.command.verdict import reasons_in_words
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Measure
 from spec_decode_bench.harness.contract import COMPILER
 from spec_decode_bench.harness.discover import ROOT, Catalog, DiscoveryError, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE, USAGE
+from spec_decode_bench.harness.numbers import counted
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Status, split_key
@@ -57,7 +60,6 @@ from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.timing.gpus import choose_gpus
-from spec_decode_bench.harness.wording import counted, printable, program
 from spec_decode_bench.regression.changed_cells import changed_cells, some_of
 from spec_decode_bench.regression.comparing import rule_of
 from spec_decode_bench.regression.comparison import CompareError, Comparison, Rule, Transition, compare

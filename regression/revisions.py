@@ -20,7 +20,7 @@ from spec_decode_bench.harness import __version__
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.discover import ROOT
 from spec_decode_bench.harness.git import git
-from spec_decode_bench.harness.wording import printable
+from spec_decode_bench.harness.printable import printable
 
 #: What the command line of a revision must offer to be measured by another one.
 NEEDED_FLAG = "--brief"

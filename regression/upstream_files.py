@@ -19,8 +19,8 @@ from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.dependencies import file_hash
 from spec_decode_bench.harness.git import git
 from spec_decode_bench.harness.packages import ORIGIN, Origin, checkout_of, code_in, required
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import Checkout
-from spec_decode_bench.harness.wording import printable
 
 #: Where packages lie in a checkout; a wheel, too, has them in its root.
 _FOLDERS = ("", "python", "src")

@@ -21,8 +21,8 @@ from spec_decode_bench.decode_loop.plots._loops import (
     stack_styles,
     title_loops,
 )
+from spec_decode_bench.harness.numbers import signed
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.wording import signed
 from spec_decode_bench.plots._axes import draw_intervals, same_y, style_changes
 from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, finish, new_figure
 

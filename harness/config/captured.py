@@ -19,7 +19,8 @@ from urllib.parse import quote
 from spec_decode_bench.harness.captures import MAGIC, Capture, CaptureError, Entry, read_capture
 from spec_decode_bench.harness.config.load import CONFIGS, LoadedConfig
 from spec_decode_bench.harness.contract import CAPTURE, Operator, Point
-from spec_decode_bench.harness.wording import did_you_mean, first_line, printable
+from spec_decode_bench.harness.errors import did_you_mean, first_line
+from spec_decode_bench.harness.printable import printable
 
 #: Of the suite's own captures; ``configs/captures/NAME`` names them in any folder.
 SHIPPED = CONFIGS / "captures"

@@ -17,6 +17,7 @@ import msgspec
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.checks import Difference
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import (
     READABLE_SCHEMAS,
     Cell,
@@ -28,7 +29,6 @@ from spec_decode_bench.harness.records.schema import (
     Segment,
     UnknownLine,
 )
-from spec_decode_bench.harness.wording import printable
 
 Line = Header | Segment | Outcome
 #: What decoding a line may raise; the last comes from brackets nested too deep.

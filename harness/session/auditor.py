@@ -24,6 +24,8 @@ from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.engine_launch import own_launches
+from spec_decode_bench.harness.errors import first_line
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Place, Where
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job
 from spec_decode_bench.harness.session.sampling import is_context_lost
@@ -36,7 +38,6 @@ from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations
 from spec_decode_bench.harness.verify.edge_cases import wrong
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.harness.verify.process_state import ProcessState
-from spec_decode_bench.harness.wording import counted, first_line
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
 #: two graphs of the same launch differ in time, while two replays of one graph hardly do.

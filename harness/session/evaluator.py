@@ -36,6 +36,7 @@ from spec_decode_bench.harness.config.work_items import (
 from spec_decode_bench.harness.contract import CAPTURE, COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
 from spec_decode_bench.harness.discover import discover, unavailable
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
 from spec_decode_bench.harness.packages import checkouts, versions
@@ -67,7 +68,6 @@ from spec_decode_bench.harness.verify.edge_cases import (
 from spec_decode_bench.harness.verify.fixture import Batch, Fixture, verify_cell
 from spec_decode_bench.harness.verify.memory import too_large
 from spec_decode_bench.harness.verify.process_state import ProcessState
-from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.timing.cuda_timer import CudaTimer

@@ -15,7 +15,7 @@ from typing import Any
 
 from spec_decode_bench.harness import interpreter, registry
 from spec_decode_bench.harness.config.work_items import Answer, Checked
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.session import fork_server
 from spec_decode_bench.harness.session.interrupt import kill_group
 from spec_decode_bench.harness.session.messages import (
@@ -31,7 +31,6 @@ from spec_decode_bench.harness.session.messages import (
     send,
 )
 from spec_decode_bench.harness.session.worker_output import WorkerOutput, redirect_output
-from spec_decode_bench.harness.wording import first_line
 
 #: Exit status of a worker whose CUDA context a variant has destroyed.
 CONTEXT_LOST = 70

@@ -29,12 +29,12 @@ from torch import Tensor
 from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import CAPTURE, Expected, Operator, Point, Variant
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
 from spec_decode_bench.harness.verify.captured_inputs import captured_inputs
 from spec_decode_bench.harness.verify.equality import compare, required, wrong_elements
 from spec_decode_bench.harness.verify.mismatch import View, differences, small
 from spec_decode_bench.harness.verify.process_state import unchanged_process
-from spec_decode_bench.harness.wording import first_line
 
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
