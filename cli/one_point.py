@@ -58,7 +58,7 @@ def _where(
         return AtPoint(label=item.point, axes=item.axes)
     point = operator.complete(_values(key, operator, name, items))
     if (rule := operator.broken_rule(point)) is not None:
-        raise ConfigError(f"--point {key}: {rule.message.format(**point)}")
+        raise ConfigError(f"--point {key}: {rule.message.format_map(point)}")
     return AsEdgeCase(axes=dict(point))
 
 

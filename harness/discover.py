@@ -76,7 +76,7 @@ class Catalog:
     def variants_of(self, items: Iterable[Task]) -> list[Variant]:
         """Each once, in the order of the items."""
         ids = dict.fromkeys((item.operator, name) for item in items for name in item.variants)
-        return [self.find(*one) for one in ids]
+        return [self.find(operator, name) for operator, name in ids]
 
 
 def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] = lambda module: None) -> Catalog:

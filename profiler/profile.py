@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
@@ -312,18 +313,19 @@ def _why(tool: str, code: int, output: str) -> str:
 def attributed(request: Request, path: Path, session: Session | None, version: str) -> Profile:
     """Raises ReportError, for a report of other cells too."""
     keys = keys_of(request.items)
-    common = {
-        "version": PROFILE_VERSION,
-        "tool": request.tool,
-        "name": request.name,
-        "command": command_line(),
-        "session": session,
-    }
+    profile = Profile(
+        version=PROFILE_VERSION,
+        tool=request.tool,
+        tool_version=version,
+        name=request.name,
+        command=command_line(),
+        session=session,
+    )
     if request.tool == "ncu":
         counters = ncu.read(path, keys)
         if not counters:
             raise ReportError(f"{path} holds no kernel of a cell of {request.config}; is it of another configuration?")
-        return Profile(**common, tool_version=version, counters=counters)
+        return structs.replace(profile, counters=counters)
     trace: Trace = nsys.read(path) if request.tool == "nsys" else chrome_trace.read(path)
     planned = set(keys)
     kept = [span for span in trace.ranges if span.name in planned]
@@ -332,7 +334,15 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
         has = f"; it has {others}" if others else ""
         raise ReportError(f"{path} holds no cell of {request.config}{has}: give the configuration that it was made of")
     trace.ranges = kept
-    return Profile(**common, tool_version=version or trace.tool_version, **vars(attribute(trace)))
+    found = attribute(trace)
+    return structs.replace(
+        profile,
+        tool_version=version or trace.tool_version,
+        rows=found.rows,
+        share=found.share,
+        outside=found.outside,
+        steps=found.steps,
+    )
 
 
 def publish(console: Console, request: Request, profile: Profile, record: Run | None) -> int:

@@ -277,11 +277,11 @@ class Gate:
         if pairs is None:
             pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
         sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._verified(side)] for side in (BASE, HEAD))
-        runs = [[read_run(path) for path in paths] for paths in sides]
+        base, head = ([read_run(path) for path in paths] for paths in sides)
         # Both read the same configuration; a default that head changes is a difference that the comment shows.
-        differ = bool(differences(runs[0][0], runs[1][0], "compare"))
+        differ = bool(differences(base[0], head[0], "compare"))
         rule = replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=differ)
-        return compare(*runs, rule)
+        return compare(base, head, rule)
 
     def _broken(self) -> list[Transition]:
         """What the processes that verified say of head."""
@@ -412,8 +412,15 @@ class Gate:
         shutil.rmtree(unfinished, ignore_errors=True)
         log.parent.mkdir(exist_ok=True)
         with open(log, "w", encoding="utf-8") as output:
-            streams = {"stdin": subprocess.PIPE if hold else subprocess.DEVNULL, "stdout": output, "stderr": output}
-            running = subprocess.Popen(command, cwd=suite, env=environment, process_group=0, **streams)
+            running = subprocess.Popen(
+                command,
+                cwd=suite,
+                env=environment,
+                process_group=0,
+                stdin=subprocess.PIPE if hold else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
         self._running.append(process := _Process(side, running, log, unfinished / "run.jsonl", record, known))
         return process
 

@@ -132,8 +132,8 @@ def history(runs: Sequence[Run], metric: str | None = None, threshold: float = T
     weights = [np.array([len(of_state) for of_state in of_cell], dtype=float) for of_cell in medians]
     penalty = 2 * math.log(sum(int(np.isfinite(of_cell).sum()) for of_cell in timed))
     series = [
-        _series(cell, *of_cell, penalty, threshold)
-        for cell, *of_cell in zip(cells, timed, weights, variance, strict=True)
+        _series(cell, us, counts, noise, penalty, threshold)
+        for cell, us, counts, noise in zip(cells, timed, weights, variance, strict=True)
     ]
     blind = None
     if not np.isfinite(variance).any():

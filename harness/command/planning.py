@@ -88,7 +88,7 @@ def point_command(options: argparse.Namespace, config: str | None) -> Callable[[
     """The command that verifies a variant at one place, by its key and the seed of its inputs. config: of the sweep."""
     same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
     device = ["--device", options.device] if options.device != "auto" else []
-    words = [*program(), "verify", *filter(None, [config]), *itertools.chain(*same), *device]
+    words = [*program(), "verify", *filter(None, [config]), *itertools.chain.from_iterable(same), *device]
     return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 

@@ -107,7 +107,7 @@ def _point(file: str, entry: Entry, name: str, operators: Mapping[str, Operator]
                 return CapturedPoint(entry, reason=f"{axis} {message}, got {value!r}")
         point = operator.complete(values)
         if (rule := operator.broken_rule(point)) is not None:
-            return CapturedPoint(entry, reason=rule.message.format(**point))
+            return CapturedPoint(entry, reason=rule.message.format_map(point))
     except Exception as error:  # defaults and rules of an operator may be a user's code
         return CapturedPoint(entry, reason=f"cannot make a point of its axes: {first_line(error)}")
     return CapturedPoint(entry, Point({**point, CAPTURE: {"name": name, "file": file, "crc32": entry.crc32}}))

@@ -104,7 +104,7 @@ def _values(source: LoadedConfig, axes: Mapping[str, Axis], key: str, name: str,
 def _check_rules(source: LoadedConfig, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
     rule = operator.broken_rule(point)
     if rule is not None:
-        raise source.error(_key_of_rule(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
+        raise source.error(_key_of_rule(grid, rule, given), f"{operator.name}: {rule.message.format_map(point)}")
 
 
 def _key_of_rule(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:

@@ -135,8 +135,8 @@ class ClusterGpu:
     def __init__(self, name: str, job: Job, model: str) -> None:
         self.name, self.doing, self._model = name, "", model
         # max_restarts: a node that dies costs its GPU; its point goes to another one of this model.
-        place = {"num_gpus": 1, "num_cpus": 1, "accelerator_type": model, "max_restarts": 0}
-        self._actor = ray.remote(**place)(LocalGpu).remote(name, job)
+        placed = ray.remote(num_gpus=1, num_cpus=1, accelerator_type=model, max_restarts=0)(LocalGpu)
+        self._actor = placed.remote(name, job)
 
     def start(self) -> Ready:
         return self._answer(self._actor.start.remote(), PLACED_LIMIT_S)

@@ -491,10 +491,16 @@ class Evaluator:
         with nvtx_range(cell_key(operator.name, variant.name, "edge cases"), "verify"):
             if operator.name not in self._known:
                 self._known = {operator.name: {}}
-            of = operator, variant, self.job.device, self.job.seed, self._thorough
-            known = self._known[operator.name]
-            announce = lambda where: self.tell(Heartbeat((variant.name,), where))  # noqa: E731
-            yield from check_variant(*of, only=only, known=known, announce=announce)
+            yield from check_variant(
+                operator,
+                variant,
+                self.job.device,
+                self.job.seed,
+                self._thorough,
+                only=only,
+                known=self._known[operator.name],
+                announce=lambda where: self.tell(Heartbeat((variant.name,), where)),
+            )
 
     def _random_batches(self, variant: Variant, count: int) -> Iterator[Finding]:
         from spec_decode_bench.harness.verify.random_batches import check_random

@@ -179,7 +179,7 @@ class Worker:
             try:
                 while pipes := wait([self._connection, *self._open_heartbeats], limit_s):
                     if pipes == [self._connection]:
-                        return receive(self._connection, *kinds)
+                        return receive(self._connection, kinds)
                     self._hear(hear)
             finally:
                 while self._open_heartbeats and self._heartbeats.poll():  # what was said before the end
@@ -195,7 +195,7 @@ class Worker:
 
     def _hear(self, hear: Callable[[Any], None]) -> None:
         try:
-            hear(receive(self._heartbeats, Heartbeat, Checked))
+            hear(receive(self._heartbeats, (Heartbeat, Checked)))
         except (EOFError, OSError):  # it closed this pipe; the other one says how it ended
             self._open_heartbeats = []
 
