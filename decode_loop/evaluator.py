@@ -19,7 +19,6 @@ from spec_decode_bench.decode_loop.loop import DecodeLoop, LoopMismatch, Setting
 from spec_decode_bench.decode_loop.records import Loop, LoopBlock
 from spec_decode_bench.decode_loop.state import Part
 from spec_decode_bench.decode_loop.workload import Workload, make_workload
-from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import Metrics, Place, Status, Where, rounded
 from spec_decode_bench.harness.session.messages import Heartbeat
 from spec_decode_bench.harness.session.sampling import check_context
@@ -134,7 +133,7 @@ class LoopEvaluator:
         check_context(self._device)
         where = Where(Place.POINT, item.at.label)
         if isinstance(error, LoopMismatch):
-            finding = where.finding(Status.MISMATCH, message=printable(str(error)))
+            finding = where.finding(Status.MISMATCH, message=str(error))
         else:
             finding = wrong(where, error)
         return item.line(stack.name, finding.status, finding)

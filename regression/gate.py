@@ -51,7 +51,6 @@ from spec_decode_bench.harness.contract import COMPILER
 from spec_decode_bench.harness.discover import ROOT, Catalog, DiscoveryError, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE, USAGE
 from spec_decode_bench.harness.numbers import counted
-from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Status, split_key
@@ -516,7 +515,7 @@ def _error_in(log: Path) -> str:
     """The last error that a process printed, else its last line."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith(("error: ", "stopped: "))]
-    return printable((errors or lines or ["it printed nothing"])[-1])
+    return (errors or lines or ["it printed nothing"])[-1]
 
 
 # --- the folder of a gate ---------------------------------------------------------------------------------------------

@@ -166,4 +166,4 @@ def _git(*arguments: str, where: Path | None = None) -> subprocess.CompletedProc
 
 
 def _last_line(text: str) -> str:
-    return printable((text.strip().splitlines() or ["git printed nothing"])[-1])
+    return (text.strip().splitlines() or ["git printed nothing"])[-1]

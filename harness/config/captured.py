@@ -20,7 +20,6 @@ from spec_decode_bench.harness.captures import MAGIC, Capture, CaptureError, Ent
 from spec_decode_bench.harness.config.load import CONFIGS, LoadedConfig
 from spec_decode_bench.harness.contract import CAPTURE, Operator, Point
 from spec_decode_bench.harness.errors import did_you_mean, first_line
-from spec_decode_bench.harness.printable import printable
 
 #: Of the suite's own captures; ``configs/captures/NAME`` names them in any folder.
 SHIPPED = CONFIGS / "captures"
@@ -169,7 +168,7 @@ def told(file: str, captured: Sequence[CapturedPoint], chosen: Collection[str] |
         if one.point is None and (chosen is None or one.entry.operator in chosen):
             reasons.setdefault((one.entry.operator, one.reason), []).append(str(one.entry.step))
     texts = [
-        f"{printable(operator)} at {'step' if len(steps) == 1 else 'steps'} {', '.join(steps)}: {printable(reason)}"
+        f"{operator} at {'step' if len(steps) == 1 else 'steps'} {', '.join(steps)}: {reason}"
         for (operator, reason), steps in reasons.items()
     ]
     lines = [f"{file}: {problem}" for problem in read(file).problems]

@@ -187,7 +187,7 @@ def read_record(path: str | Path) -> Run:
             if number == len(lines) and decoded:
                 truncated = True
                 break
-            raise RecordError(f"{path}:{number}: not a record of this suite ({printable(str(error))})") from None
+            raise RecordError(f"{path}:{number}: not a record of this suite ({error})") from None
         except ValueError as error:
             raise RecordError(f"{path}:{number}: {error}") from None
         if decoded and isinstance(record_line, Header):

@@ -64,8 +64,8 @@ def make_console(stderr: bool = False) -> Console:
 
 
 def print_to_stderr(text: str) -> None:
-    """Print a message beside the results."""
-    make_console(stderr=True).print(Text(text), soft_wrap=True)
+    """Print a message beside the results, on one line."""
+    make_console(stderr=True).print(Text(printable(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:
