@@ -18,8 +18,8 @@ from spec_decode_bench.harness.contract import BUFFERS, CAPTURE, Axis, Buffers, 
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.errors import did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK
-from spec_decode_bench.harness.records.endings import of_reason
 from spec_decode_bench.harness.records.schema import Place, Status, label_parts, split_key
+from spec_decode_bench.harness.records.sentences import of_reason
 from spec_decode_bench.harness.registry import SECTIONS
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session

@@ -23,8 +23,8 @@ from spec_decode_bench.harness.contract import Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.numbers import counted
-from spec_decode_bench.harness.records.endings import of_reason, place_of, seen
 from spec_decode_bench.harness.records.schema import CheckLine, Code, Finding, Place, Status, sources_compile
+from spec_decode_bench.harness.records.sentences import of_reason, place_of, seen
 from spec_decode_bench.harness.report.console import (
     print_checks,
     print_compiled,

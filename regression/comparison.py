@@ -23,9 +23,9 @@ from spec_decode_bench.harness.errors import UsageError, did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE
 from spec_decode_bench.harness.numbers import counted, significant
 from spec_decode_bench.harness.records.differences import Difference, differences
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Cell, Finding, Run, Status, cell_key
 from spec_decode_bench.harness.records.select import chosen
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.regression import moderated
 
 Verdict = Literal["slower", "faster", "same", "unsure"]

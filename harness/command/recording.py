@@ -26,7 +26,6 @@ from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import changed_source
-from spec_decode_bench.harness.records.endings import of_finding
 from spec_decode_bench.harness.records.file import Line, Writer, read_run
 from spec_decode_bench.harness.records.schema import (
     Audit,
@@ -43,6 +42,7 @@ from spec_decode_bench.harness.records.schema import (
     audited,
     rounded,
 )
+from spec_decode_bench.harness.records.sentences import of_finding
 from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar, saying
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.messages import Job, Ready

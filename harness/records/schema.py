@@ -598,14 +598,14 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     @property
     def in_order(self) -> list[Cell]:
         """The cells in the order of the sweep; in the file, those of merged shards are shard by shard."""
-        return sorted(self.cells, key=self.place_of)
+        return sorted(self.cells, key=self.number_of)
 
-    def place_of(self, line: Outcome) -> int:
+    def number_of(self, line: Outcome) -> int:
         """Its number in the plan; what was not planned comes last."""
-        return self._places.get(line.key, len(self._places))
+        return self._numbers.get(line.key, len(self._numbers))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _numbers(self) -> dict[str, int]:
         return {key: i for i, key in enumerate(self.header.cells)}
 
     def calibration_of(self, cell: Cell) -> Calibration | None:

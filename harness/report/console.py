@@ -23,8 +23,8 @@ from rich.text import Text
 
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.printable import printable
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Environment, Outcome
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.report.folding import folded, longest_line, longest_part, longest_word, spaced
 from spec_decode_bench.harness.report.table import Column, Style, Table, text_rows
 

@@ -32,7 +32,7 @@ from spec_decode_bench.harness.contract import CAPTURE, Expected, Operator, Poin
 from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
 from spec_decode_bench.harness.verify.captured_inputs import captured_inputs
-from spec_decode_bench.harness.verify.equality import compare, required, wrong_elements
+from spec_decode_bench.harness.verify.equality import check_equal, required, wrong_elements
 from spec_decode_bench.harness.verify.mismatch import View, differences, small
 from spec_decode_bench.harness.verify.process_state import unchanged_process
 
@@ -252,7 +252,7 @@ class Fixture:
         if any_of(wrong_elements(*tensors)[0].any() for tensors in compared.values()):
             for name, tensors in compared.items():
                 try:
-                    compare(name, *tensors, self._views)
+                    check_equal(name, *tensors, self._views)
                 except Mismatch as mismatch:
                     stale = self._answers_other_inputs(batch, outputs_before)
                     difference = structs.replace(
@@ -278,7 +278,7 @@ class Fixture:
         def holds(other: Batch) -> bool:
             try:
                 for name, expected in other.expected.items():
-                    compare(name, self.outputs.buffers[name].tensor, before[name], expected)
+                    check_equal(name, self.outputs.buffers[name].tensor, before[name], expected)
             except Mismatch:
                 return False
             return True
@@ -308,7 +308,7 @@ class Fixture:
         torch.cuda.synchronize()
         for name, tensor in after.items():
             try:
-                compare(name, tensor, poisoned[name], self.batches[batch].expected[name])
+                check_equal(name, tensor, poisoned[name], self.batches[batch].expected[name])
             except Mismatch as mismatch:
                 message = f"right when run alone, wrong when queued behind other work: {mismatch.message}"
                 raise Mismatch("stream_ordered", message, mismatch.difference) from None

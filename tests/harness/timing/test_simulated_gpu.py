@@ -28,8 +28,8 @@ from spec_decode_bench.harness.config.work_items import Checked
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import GraphCapture
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
-from spec_decode_bench.harness.records.endings import ending, seen
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.sentences import ending, seen
 from spec_decode_bench.harness.session.auditor import BLOCKED, Auditor
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.measure import measure
