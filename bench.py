@@ -38,7 +38,7 @@ def commands() -> dict[str, Command]:
 def parser() -> argparse.ArgumentParser:
     from spec_decode_bench.harness import __version__
     from spec_decode_bench.harness.command.handling import Parser
-    from spec_decode_bench.harness.wording import program
+    from spec_decode_bench.harness.command.program import program
 
     me = " ".join(program())
     top = Parser(

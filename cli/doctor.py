@@ -14,12 +14,12 @@ from spec_decode_bench.harness.analysis.cache_states import CHASE_LABELS, SERVIN
 from spec_decode_bench.harness.analysis.estimators import ESTIMATORS, Estimator, Residual
 from spec_decode_bench.harness.analysis.stats import copy_bandwidth, copy_bound_curve, fit
 from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.numbers import signed
 from spec_decode_bench.harness.records.file import read_run, write_run
 from spec_decode_bench.harness.records.schema import Calibration, Header, Run
 from spec_decode_bench.harness.report.console import print_calibration_errors, print_environment, print_rows
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session, header
-from spec_decode_bench.harness.wording import signed
 
 #: The state that checks most: the inputs must be in L2, the rest in memory.
 CACHE = SERVING.name

@@ -16,13 +16,13 @@ from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import AsEdgeCase, AtPoint, Check, EdgeCases, Named, Task
 from spec_decode_bench.harness.contract import BUFFERS, CAPTURE, Axis, Buffers, Operator, Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.errors import did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK
-from spec_decode_bench.harness.records.endings import of_reason
 from spec_decode_bench.harness.records.schema import Place, Status, label_parts, split_key
+from spec_decode_bench.harness.records.sentences import of_reason
 from spec_decode_bench.harness.registry import SECTIONS
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session
-from spec_decode_bench.harness.wording import did_you_mean
 
 
 def parse_key(key: str, catalog: Catalog, items: Sequence[Task]) -> Check:
@@ -58,7 +58,7 @@ def _where(
         return AtPoint(label=item.point, axes=item.axes)
     point = operator.complete(_values(key, operator, name, items))
     if (rule := operator.broken_rule(point)) is not None:
-        raise ConfigError(f"--point {key}: {rule.message.format(**point)}")
+        raise ConfigError(f"--point {key}: {rule.message.format_map(point)}")
     return AsEdgeCase(axes=dict(point))
 
 

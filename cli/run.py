@@ -30,6 +30,8 @@ from spec_decode_bench.harness.config.sweep import parse_shard, shard_of
 from spec_decode_bench.harness.config.work_items import Planned, keys_of
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.exit_codes import INTERRUPTED, OK
+from spec_decode_bench.harness.numbers import counted
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.file import is_empty_record, read_run, record_path
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.harness.report.console import make_console, print_to_stderr, saying, warn
@@ -40,7 +42,6 @@ from spec_decode_bench.harness.session.several_gpus import Gpu, LocalGpu, Severa
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import start_worker
 from spec_decode_bench.harness.timing.gpus import VisibleGpu, choose_gpus
-from spec_decode_bench.harness.wording import counted, printable
 
 
 def run(options: argparse.Namespace) -> int:

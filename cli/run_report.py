@@ -13,6 +13,7 @@ from spec_decode_bench.harness.analysis.seconds import seconds_of
 from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
 from spec_decode_bench.harness.command.table_file import write_tables
 from spec_decode_bench.harness.discover import ROOT
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.registry import section_of
@@ -29,7 +30,6 @@ from spec_decode_bench.harness.report.console import (
 )
 from spec_decode_bench.harness.report.table import Table
 from spec_decode_bench.harness.report.tables import result_tables
-from spec_decode_bench.harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
 

@@ -13,24 +13,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.cli.verify_record import CheckLines
 from spec_decode_bench.harness.command.verdict import verified_nothing
-from spec_decode_bench.harness.config.work_items import (
-    AtPoint,
-    Check,
-    Named,
-    Task,
-)
+from spec_decode_bench.harness.config.work_items import AtPoint, Check, EdgeCases, Named, Task
 from spec_decode_bench.harness.contract import Variant, in_buffers
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK
-from spec_decode_bench.harness.records.endings import of_reason, place_of, seen
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import CheckLine, Code, Finding, Place, Status, sources_compile
+from spec_decode_bench.harness.records.sentences import of_reason, place_of, seen
 from spec_decode_bench.harness.report.console import (
     print_checks,
     print_compiled,
@@ -45,7 +40,6 @@ from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.verify.covering_array import CoveringArray, Pair, covering_array
 from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
 from spec_decode_bench.harness.verify.effect import pairs_with_effect
-from spec_decode_bench.harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140
@@ -137,7 +131,7 @@ class Verification:
         total = len(here) + len(known_failures) + num_at_points
 
         def verify(group: Sequence[Variant], run: Ask) -> None:
-            self._keep(run, [_check(variant) for variant in group if variant.id in here])
+            self._keep(run, [_check(variant, EdgeCases()) for variant in group if variant.id in here])
             passed = [v for v in group if v.defect is None and self.of(v) and not self.bad(v)]
             self._keep(run, _only(in_array, passed))
             self._keep(run, _only(sweep, group))
@@ -220,9 +214,14 @@ class Verification:
             limited = [finding for finding in self.of(variant) if finding.status is Status.KNOWN_FAILURE]
             if limited:
                 self.console.print(Text(f"\n{variant.id}: known failures", style="bold"))
-                places = ((finding.name, finding.buffers) for finding in limited)
-                declared = [(in_buffers(*place), variant.known_failure_at(*place)) for place in places]
-                rows = ((*left, known_failure_text(finding)) for left, finding in zip(declared, limited, strict=True))
+                rows = [
+                    (
+                        in_buffers(found.name, found.buffers),
+                        variant.known_failure_at(found.name, found.buffers),
+                        known_failure_text(found),
+                    )
+                    for found in limited
+                ]
                 print_rows(self.console, ("edge case or sequence", "declared", "observed"), rows)
 
     def print_left_out(self) -> None:
@@ -412,15 +411,15 @@ def of_files(catalog: Catalog, files: Sequence[str]) -> list[Variant]:
 def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Check]:
     """The places at which available variants have a known failure."""
     return [
-        _check(variant, where=Named(name=name, buffers=buffers, known_failure=True))
+        _check(variant, Named(name=name, buffers=buffers, known_failure=True))
         for variant in healthy
         if unavailable(variant, job.device) is None
         for name, buffers in known_failure_places(catalog.operators[variant.operator], variant)
     ]
 
 
-def _check(variant: Variant, **where: Any) -> Check:
-    return Check(operator=variant.operator, variants=(variant.name,), **where)
+def _check(variant: Variant, where: EdgeCases | Named) -> Check:
+    return Check(operator=variant.operator, variants=(variant.name,), where=where)
 
 
 def _groups(variants: Sequence[Variant]) -> list[list[Variant]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +16,7 @@ from spec_decode_bench.harness.config.work_items import AtPoint, Check, Checked,
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.records.file import Writer
-from spec_decode_bench.harness.records.schema import CheckLine, Header
+from spec_decode_bench.harness.records.schema import CheckLine, Header, Where
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.session import header
 from spec_decode_bench.harness.session.sources import source_hashes
@@ -56,9 +57,9 @@ class CheckLines:
 
     def keep(self, item: Check, found: Iterable[Checked]) -> None:
         """A line for each finding of an item, as soon as it is there. Raises RecordError."""
-        at = {"place": item.where.place, "name": item.where.label} if isinstance(item.where, AtPoint) else {}
+        planned = Where(item.where.place, item.where.label) if isinstance(item.where, AtPoint) else None
         for one in found:
-            self._add(CheckLine.of(one.operator, one.variant, one.finding, sum(one.seconds.values()), **at))
+            self._add(CheckLine.of(one.operator, one.variant, one.finding, sum(one.seconds.values()), planned))
 
     def _add(self, line: CheckLine) -> None:
         """On disk before the next one. Raises RecordError, for example where the disk is full."""
@@ -82,10 +83,12 @@ def record(
     """
     name = "defects" if all(variant.defect for variant in variants) else "variants"
     config = source.recorded if source else {"name": name, "measure": msgspec.to_builtins(job.measure)}
-    of_run = {
-        "seed": job.seed,
-        "command": command_line(),
-        "variants": tuple(variant.id for variant in variants),
-        "sources": {} if folder is None else source_hashes(items, catalog, job.variant_files),
-    }
-    return CheckLines(folder, lambda ready: header(ready, config, **of_run))
+    first_line = partial(
+        header,
+        config=config,
+        command=command_line(),
+        seed=job.seed,
+        variants=tuple(variant.id for variant in variants),
+        sources={} if folder is None else source_hashes(items, catalog, job.variant_files),
+    )
+    return CheckLines(folder, first_line)

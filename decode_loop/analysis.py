@@ -195,7 +195,7 @@ def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
 def by_point(run: Run) -> dict[str, list[Loop]]:
     """Point -> lines of its stacks, in the order of the configuration."""
     points: dict[str, list[Loop]] = {}
-    for loop in sorted(loops_of(run), key=run.place_of):
+    for loop in sorted(loops_of(run), key=run.number_of):
         points.setdefault(loop.point, []).append(loop)
     return points
 

@@ -310,5 +310,7 @@ class CpuDevice:
 Device = CudaDevice | CpuDevice
 
 
-def make_device(device: str, *arguments: Any) -> Device:
-    return CudaDevice(*arguments) if device == "cuda" else CpuDevice(*arguments)
+def make_device(device: str, engine: Engine, workload: Workload, num_tables: int, model_step_us: float) -> Device:
+    """device: "cuda" or "cpu"."""
+    kind = CudaDevice if device == "cuda" else CpuDevice
+    return kind(engine, workload, num_tables, model_step_us)

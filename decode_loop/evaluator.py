@@ -24,7 +24,6 @@ from spec_decode_bench.harness.session.messages import Heartbeat
 from spec_decode_bench.harness.session.sampling import check_context
 from spec_decode_bench.harness.timing.rounds import CellTimings, PlacedLaunch
 from spec_decode_bench.harness.verify.edge_cases import wrong
-from spec_decode_bench.harness.wording import printable
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.session.evaluator import Evaluator
@@ -134,7 +133,7 @@ class LoopEvaluator:
         check_context(self._device)
         where = Where(Place.POINT, item.at.label)
         if isinstance(error, LoopMismatch):
-            finding = where.finding(Status.MISMATCH, message=printable(str(error)))
+            finding = where.finding(Status.MISMATCH, message=str(error))
         else:
             finding = wrong(where, error)
         return item.line(stack.name, finding.status, finding)

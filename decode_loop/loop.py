@@ -399,7 +399,7 @@ def _received(expected: ExpectedBlock, skip: int) -> list[LoopRequest]:
                 mine = found.setdefault(request, [interval, 0, 0])
                 mine[1] += 1
                 mine[2] += tokens
-    return [LoopRequest(request, *numbers) for request, numbers in sorted(found.items())]
+    return [LoopRequest(request, first, steps, tokens) for request, (first, steps, tokens) in sorted(found.items())]
 
 
 def tables_of(parts: Sequence[Part], workload: Workload) -> Mapping[str, None]:

@@ -21,8 +21,8 @@ from spec_decode_bench.harness.config.sweep import check_only, task_of
 from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.discover import unavailable
+from spec_decode_bench.harness.errors import did_you_mean, first_line
 from spec_decode_bench.harness.records.select import Selector
-from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.discover import Catalog
@@ -118,7 +118,7 @@ def _with_captured_counts(source: LoadedConfig, config: DecodeLoop) -> DecodeLoo
 def _first_installed(stacks: Sequence[PlannedStack], catalog: Catalog) -> str:
     """The first stack of whose variants this machine has all that they wrap; the first where it has none."""
     for stack in stacks:
-        if all(unavailable(catalog.find(*part), "cuda") is None for part in stack.parts):
+        if all(unavailable(catalog.find(operator, name), "cuda") is None for operator, name in stack.parts):
             return stack.name
     return stacks[0].name
 
@@ -203,7 +203,15 @@ def _shape(
         decode_path=config.decode_path,
         by_slot=by_slot,
         history_len=(config.blocks * config.steps + 1) * next_n + 1,  # what a request can produce in all of the loop
-        **msgspec.to_builtins(geometry),
+        block_size=geometry.block_size,
+        max_model_len=geometry.max_model_len,
+        num_heads_q=geometry.num_heads_q,
+        num_layers=geometry.num_layers,
+        mamba_block_size=geometry.mamba_block_size,
+        max_num_seqs=geometry.max_num_seqs,
+        max_num_batched_tokens=geometry.max_num_batched_tokens,
+        num_sms=geometry.num_sms,
+        state_groups=geometry.state_groups,
     )
 
 
@@ -284,7 +292,7 @@ class _Stacks:
         except Exception as error:  # the operator's own code
             raise self.source.error(key, f"cannot make a point of this loop: {first_line(error)}") from None
         if rule is not None:
-            raise self.source.error(key, rule.message.format(**point))
+            raise self.source.error(key, rule.message.format_map(point))
         return point
 
     def _variant(self, key: str, operator: str, names: str | list[str]) -> Variant:

@@ -14,7 +14,7 @@ the rules, which are:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spec_decode_bench.decode_loop.hashing import GAMMA, MASK, POSITION
 from spec_decode_bench.decode_loop.workload import BLOCKS, STATES, Acceptance, Workload, columns_needed, slot_of
@@ -57,8 +57,7 @@ class Row:
     ids: dict[str, list[int]] = field(default_factory=lambda: {BLOCKS: [], STATES: []})
 
     def copy(self) -> Row:
-        values = vars(self) | {"ids": {name: list(ids) for name, ids in self.ids.items()}}
-        return Row(**values)
+        return replace(self, ids={name: list(ids) for name, ids in self.ids.items()})
 
 
 @dataclass

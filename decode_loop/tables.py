@@ -14,12 +14,12 @@ from spec_decode_bench.decode_loop.analysis import Delta, Metric, by_point, is_m
 from spec_decode_bench.decode_loop.records import Loop, loops_of
 from spec_decode_bench.harness.analysis.stats import Interval
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES
-from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.numbers import signed, significant
 from spec_decode_bench.harness.records.schema import Run, Status
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.report.console import print_counts, print_endings, print_tables
 from spec_decode_bench.harness.report.table import Column, Entry, Table, number_column, variant_table
 from spec_decode_bench.harness.report.tables import NBSP, NOTHING, Footnotes, proof_notes
-from spec_decode_bench.harness.wording import signed, significant
 
 #: The kind of the tables of percentiles, which are too long for a terminal.
 PERCENTILES = "percentiles"

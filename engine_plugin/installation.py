@@ -12,9 +12,8 @@ from types import ModuleType
 from spec_decode_bench.engine_plugin import registration, signatures
 from spec_decode_bench.engine_plugin.hooks import install as install_hooks
 from spec_decode_bench.harness.config.load import LoadedConfig, load
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, did_you_mean, first_line
 from spec_decode_bench.harness.packages import file_in
-from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 #: Version of vLLM -> its adapter, loaded where it is called.
 ADAPTERS: dict[str, Callable[[], ModuleType]] = {

@@ -28,11 +28,10 @@ from spec_decode_bench.harness.captures import CaptureWriter
 from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import discover, unavailable
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, did_you_mean, first_line
 from spec_decode_bench.harness.records.file import Writer
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Finding, Header, Place, Status
 from spec_decode_bench.harness.timing.environment import describe
-from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 ENGINE, PACKED, SUITE = "engine", "packed", "suite"
 

@@ -12,10 +12,10 @@ from spec_decode_bench.engine_plugin.analysis import FEWEST, STEADY, Arm, all_co
 from spec_decode_bench.engine_plugin.configuration import KEY
 from spec_decode_bench.engine_plugin.records import EngineBlock, blocks_of
 from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.numbers import counted, signed, significant
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.harness.report.console import print_counts, print_endings, print_tables
 from spec_decode_bench.harness.report.table import Column, Entry, Table, number_column, text_rows
-from spec_decode_bench.harness.wording import counted, signed, significant
 
 
 def engine_tables(run: Run) -> list[Table]:

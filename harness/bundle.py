@@ -18,8 +18,8 @@ from typing import Any, get_type_hints
 
 import torch
 
+from spec_decode_bench.harness.errors import did_you_mean
 from spec_decode_bench.harness.tensors import DType, Tensors, name_of, tensors
-from spec_decode_bench.harness.wording import did_you_mean
 
 
 @functools.cache

@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 
 from spec_decode_bench.harness.errors import UsageError
-from spec_decode_bench.harness.wording import printable
 
 #: Of what this version writes and reads.
 SCHEMA = 1
@@ -255,7 +254,7 @@ def read_capture(path: str | Path) -> Capture:
         except (msgspec.DecodeError, UnicodeDecodeError, struct.error, RecursionError):
             fields = None
         if not sound or fields is None:
-            what = f" ({printable(fields.operator)}, step {fields.step})" if fields is not None else ""
+            what = f" ({fields.operator}, step {fields.step})" if fields is not None else ""
             capture.problems.append(f"entry {number}{what} has a wrong checksum and is left out")
             continue
         capture.by_number[number] = Entry(capture, number, fields, rest[length:], crc32)

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec_decode_bench.harness.checks import WAIVABLE
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.tensors import Tensors, no_dimension, wrong_with
-from spec_decode_bench.harness.wording import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -395,7 +395,7 @@ def variant(
             waives=tuple(dict.fromkeys((*as_tuple(waives), *(["no_alloc"] if defect else ())))),
             defect=defect,
             sizes={axis: tuple(values) for axis, values in sizes.items()},
-            known_failures={glob: printable(reason) for glob, reason in known_failures.items()},
+            known_failures=dict(known_failures),
             fails_on=fails_on,
         )
         return setup

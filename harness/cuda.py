@@ -127,7 +127,7 @@ def compile_all(sources: Iterable[Path]) -> dict[str, dict[str, str]]:
     """
     jobs = [(source, arch) for source in dict.fromkeys(sources) for arch in ARCHITECTURES]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        results = list(threads.map(lambda job: _result(*job), jobs))
+        results = list(threads.map(lambda job: _result(source=job[0], arch=job[1]), jobs))
     compiled: dict[str, dict[str, str]] = {}
     for (source, arch), result in zip(jobs, results, strict=True):
         name = str(source.relative_to(ROOT) if source.is_relative_to(ROOT) else source)

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, did_you_mean, first_line
 from spec_decode_bench.harness.import_by_content import OPERATORS, PACKAGES, ROOT, SUITE, ContentLoader
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.packages import is_there
 from spec_decode_bench.harness.records.schema import Code, Reason
-from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.config.work_items import Task
@@ -76,7 +76,7 @@ class Catalog:
     def variants_of(self, items: Iterable[Task]) -> list[Variant]:
         """Each once, in the order of the items."""
         ids = dict.fromkeys((item.operator, name) for item in items for name in item.variants)
-        return [self.find(*one) for one in ids]
+        return [self.find(operator, name) for operator, name in ids]
 
 
 def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] = lambda module: None) -> Catalog:

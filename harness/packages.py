@@ -24,6 +24,8 @@ from spec_decode_bench.harness.records.schema import Checkout
 
 #: Beside files of a package that were taken out of a checkout or a wheel (``gate --upstream``): an Origin.
 ORIGIN = "spec-decode-bench.json"
+#: Python packages whose projects spell their name otherwise.
+_PROJECTS = {"vllm": "vLLM", "sglang": "SGLang", "deep_gemm": "DeepGEMM", "flash_mla": "FlashMLA"}
 #: Seconds of a git command.
 _LIMIT_S = 60
 
@@ -33,6 +35,11 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 
     version: str | None = None
     checkout: Checkout | None = None
+
+
+def project(package: str) -> str:
+    """The name of a package in a title: ``vLLM`` of ``vllm``."""
+    return _PROJECTS.get(package, package)
 
 
 def file_in(package: str, inner: str) -> Path | None:

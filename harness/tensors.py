@@ -29,7 +29,7 @@ from inspect import get_annotations
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from spec_decode_bench.harness.wording import did_you_mean
+from spec_decode_bench.harness.errors import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor

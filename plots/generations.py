@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from spec_decode_bench.harness.analysis.itl_tpot import Delta, delta, serving_model_of
 from spec_decode_bench.harness.analysis.stats import QUEUED, geometric_mean, median_us
+from spec_decode_bench.harness.numbers import signed, significant
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.wording import signed, significant
 from spec_decode_bench.plots._axes import plain, round_numbers
 from spec_decode_bench.plots._by_gpu import GpuStyles
 from spec_decode_bench.plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spec_decode_bench.harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
+from spec_decode_bench.harness.numbers import signed
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.wording import signed
 from spec_decode_bench.plots._axes import (
     draw_intervals,
     inner_width,

@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spec_decode_bench.harness.analysis.stats import COPY_BOUND, copy_bound_us, geometric_mean, median_us
+from spec_decode_bench.harness.numbers import significant
 from spec_decode_bench.harness.records.schema import Calibration, Run
-from spec_decode_bench.harness.wording import significant
 from spec_decode_bench.plots._axes import log_y, panel_grid, title_panel
 from spec_decode_bench.plots._panels import Panel, coincides, known_failures_caption, panels, runs_of
 from spec_decode_bench.plots._style import (

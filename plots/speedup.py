@@ -17,8 +17,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from spec_decode_bench.harness.numbers import significant
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.wording import significant
 from spec_decode_bench.plots._axes import panel_title
 from spec_decode_bench.plots._panels import by_operator, known_failures_caption, panels, runs_of
 from spec_decode_bench.plots._speedup_table import MEANINGS, SpeedupRow, SpeedupTable, speedup_table

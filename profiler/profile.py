@@ -12,21 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
+from spec_decode_bench.harness.command.program import program
 from spec_decode_bench.harness.command.recording import command_line, new_folder
 from spec_decode_bench.harness.command.table_file import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Task, keys_of
 from spec_decode_bench.harness.discover import ROOT, Catalog
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.report.console import print_tables
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.sources import source_hashes
-from spec_decode_bench.harness.wording import counted, did_you_mean, program
 from spec_decode_bench.profiler import chrome_trace, ncu, nsys, tools
 from spec_decode_bench.profiler.attribution import attribute
 from spec_decode_bench.profiler.records import (
@@ -311,18 +313,19 @@ def _why(tool: str, code: int, output: str) -> str:
 def attributed(request: Request, path: Path, session: Session | None, version: str) -> Profile:
     """Raises ReportError, for a report of other cells too."""
     keys = keys_of(request.items)
-    common = {
-        "version": PROFILE_VERSION,
-        "tool": request.tool,
-        "name": request.name,
-        "command": command_line(),
-        "session": session,
-    }
+    profile = Profile(
+        version=PROFILE_VERSION,
+        tool=request.tool,
+        tool_version=version,
+        name=request.name,
+        command=command_line(),
+        session=session,
+    )
     if request.tool == "ncu":
         counters = ncu.read(path, keys)
         if not counters:
             raise ReportError(f"{path} holds no kernel of a cell of {request.config}; is it of another configuration?")
-        return Profile(**common, tool_version=version, counters=counters)
+        return structs.replace(profile, counters=counters)
     trace: Trace = nsys.read(path) if request.tool == "nsys" else chrome_trace.read(path)
     planned = set(keys)
     kept = [span for span in trace.ranges if span.name in planned]
@@ -331,7 +334,15 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
         has = f"; it has {others}" if others else ""
         raise ReportError(f"{path} holds no cell of {request.config}{has}: give the configuration that it was made of")
     trace.ranges = kept
-    return Profile(**common, tool_version=version or trace.tool_version, **vars(attribute(trace)))
+    found = attribute(trace)
+    return structs.replace(
+        profile,
+        tool_version=version or trace.tool_version,
+        rows=found.rows,
+        share=found.share,
+        outside=found.outside,
+        steps=found.steps,
+    )
 
 
 def publish(console: Console, request: Request, profile: Profile, record: Run | None) -> int:

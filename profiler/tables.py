@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from spec_decode_bench.harness.analysis.stats import copy_bandwidth, interval
+from spec_decode_bench.harness.numbers import counted, significant
 from spec_decode_bench.harness.records.schema import Cell, Run, split_key
 from spec_decode_bench.harness.report.table import Entry, Table, variant_table
 from spec_decode_bench.harness.report.tables import NOTHING
-from spec_decode_bench.harness.wording import counted, significant
 from spec_decode_bench.profiler.records import KernelCounters, Profile, ProfiledCell, Row
 
 _UNDER = "times under a profiler are not results, as launches are slower; counts, order and shares are right"

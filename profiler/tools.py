@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.report.console import print_rows
-from spec_decode_bench.harness.wording import first_line
 
 #: Where installers put the tools, the newest version last in the order of names.
 _FOLDERS: Mapping[str, Sequence[str]] = {

@@ -25,12 +25,12 @@ from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import Operator, Point, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.nvtx_ranges import is_listened_to, nvtx_range, version
-from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.records.sentences import of_reason
 from spec_decode_bench.harness.timing.environment import describe
 from spec_decode_bench.harness.verify.edge_cases import reason_to_skip
 from spec_decode_bench.harness.verify.fixture import Fixture, synchronize, verify_cell
-from spec_decode_bench.harness.wording import first_line
 from spec_decode_bench.profiler.records import PROFILE_VERSION, ProfiledCell, Session
 from spec_decode_bench.profiler.trace import CALL
 

@@ -22,11 +22,12 @@ from spec_decode_bench.regression.comparison_report import (
 
 def rule_of(options: argparse.Namespace) -> Rule:
     """The preset, with what the other flags say. Raises CompareError."""
-    given = {"threshold": options.threshold, "min_change_us": options.min_change_us, "detect": options.detect}
-    changed = {name: value for name, value in given.items() if value is not None}
+    preset = PRESETS[options.preset]
     rule = replace(
-        PRESETS[options.preset],
-        **changed,
+        preset,
+        threshold=preset.threshold if options.threshold is None else options.threshold,
+        min_change_us=preset.min_change_us if options.min_change_us is None else options.min_change_us,
+        detect=preset.detect if options.detect is None else options.detect,
         metrics=tuple(options.metric) if options.metric else None,
         only=tuple(options.only),
     )

@@ -19,13 +19,13 @@ import numpy as np
 from spec_decode_bench.harness.analysis import stats
 from spec_decode_bench.harness.analysis.stats import Interval
 from spec_decode_bench.harness.analysis.warnings import known_failure_warnings, measurement_warnings
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE
+from spec_decode_bench.harness.numbers import counted, significant
 from spec_decode_bench.harness.records.differences import Difference, differences
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import Cell, Finding, Run, Status, cell_key
 from spec_decode_bench.harness.records.select import chosen
-from spec_decode_bench.harness.wording import counted, did_you_mean, significant
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.regression import moderated
 
 Verdict = Literal["slower", "faster", "same", "unsure"]
@@ -477,16 +477,20 @@ def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
     known = [tuple(gpu for gpu in side if gpu is not None) for side in sides]
     if base[0].header.environment.device == "cpu":
         return Machines((), (), 0.0, None)
+    base_gpus, head_gpus = known
     if known != sides:
-        return Machines(*known, 0.0, "Records do not say on which GPU they were timed; taken as one and the same.")
+        return Machines(
+            base_gpus, head_gpus, 0.0, "Records do not say on which GPU they were timed; taken as one and the same."
+        )
     shared = any(len(run.gpu_ids) > 1 for run in (*base, *head))
     blocks, same = tuple(gpu for gpu in sides[0] if gpu in sides[1]), set(sides[0]) == set(sides[1])
     of_blocks = min(sum(run.gpu_ids[0] in blocks for run in runs) for runs in (base, head))
     if not shared and (same or of_blocks >= MIN_PROCESSES):
         if same and len(blocks) == 1:
-            return Machines(*known, 0.0, None)
+            return Machines(base_gpus, head_gpus, 0.0, None)
         alone = "" if same else "; the others ran one side only, and show how processes vary"
-        return Machines(*known, 0.0, f"Head is compared with base within {counted(len(blocks), 'GPU')}{alone}.", blocks)
+        why = f"Head is compared with base within {counted(len(blocks), 'GPU')}{alone}."
+        return Machines(base_gpus, head_gpus, 0.0, why, blocks)
     measured = _calibration_spread(base, head)
     band = max(MACHINE_SPREAD, measured)
     timed = (
@@ -495,7 +499,8 @@ def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
         else ("Base and head were timed on different GPUs of one model")
     )
     return Machines(
-        *known,
+        base_gpus,
+        head_gpus,
         band,
         f"{timed}, whose calibration kernels differ by up to "
         f"{measured * 100:.1f} %: {band * 100:.1f} % are added to the threshold and to what must be visible.",
@@ -594,7 +599,7 @@ def _pairs(result: Comparison) -> list[CellComparison]:
     rows = []
     for cells in by_point.values():
         for metric in stats.METRICS:
-            by_process = [rounds for pair in cells if (rounds := _rounds(*pair, metric)) is not None]
+            by_process = [rounds for one, other in cells if (rounds := _rounds(one, other, metric)) is not None]
             if not by_process:
                 continue
             base, head = by_process[0]
@@ -705,12 +710,15 @@ def _evidence(result: Comparison, row: CellComparison) -> tuple[moderated.Differ
         return own, base.mean(), count >= MIN_PROCESSES
     shared = set(row.base_gpus) & set(row.head_gpus)
     if not result.machines.blocks or not shared:
-        blocks = [None] * len(base), [None] * len(head)
+        base_blocks, head_blocks = [None] * len(base), [None] * len(head)
     else:
-        blocks = row.base_gpus, row.head_gpus
-    counted = (sum(gpu in shared for gpu in side) if result.machines.blocks else len(side) for side in blocks)
+        base_blocks, head_blocks = row.base_gpus, row.head_gpus
+    counted = (
+        sum(gpu in shared for gpu in side) if result.machines.blocks else len(side)
+        for side in (base_blocks, head_blocks)
+    )
     level = (base.mean() + head.mean()) / 2
-    return moderated.difference(base, head, *blocks), level, min(counted) >= MIN_PROCESSES
+    return moderated.difference(base, head, base_blocks, head_blocks), level, min(counted) >= MIN_PROCESSES
 
 
 def _exp(log_ratio: float) -> float:
@@ -723,7 +731,12 @@ def _judged(row: CellComparison, judgement: _Judgement, rule: Rule) -> CellCompa
     change_us = Interval(*(base_us * (bound - 1) for bound in (ratio.median, ratio.low, ratio.high)))
     return replace(
         row,
-        **vars(judgement),
+        ratio=ratio,
+        verdict=judgement.verdict,
+        sd=judgement.sd,
+        df=judgement.df,
+        power=judgement.power,
+        noisy=judgement.noisy,
         base_us=base_us,
         head_us=base_us * ratio.median,
         change_us=change_us,
@@ -740,15 +753,14 @@ def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summ
     means = [_process_means(group, result) for group in groups.values()]
     for ((operator, variant), group), judgement in zip(groups.items(), _judgements(result, means), strict=True):
         ratios = [cell.ratio.median for cell in group]
-        mean = stats.geometric_mean(ratios)
-        bounds = (mean / judgement.ratio.median * bound for bound in (judgement.ratio.low, judgement.ratio.high))
+        mean, judged = stats.geometric_mean(ratios), judgement.ratio
         summaries.append(
             Summary(
                 operator=operator,
                 variant=variant,
                 metric=group[0].metric,
                 cells=len(group),
-                ratio=Interval(mean, *bounds),
+                ratio=Interval(mean, mean / judged.median * judged.low, mean / judged.median * judged.high),
                 least=min(ratios),
                 greatest=max(ratios),
                 verdict=judgement.verdict,
@@ -762,10 +774,15 @@ def _process_means(cells: Sequence[CellComparison], result: Comparison) -> CellC
     """As a cell whose times are geometric means: of each process over the cells that all processes timed; of rounds,
     over those that all cells have.
     """
-    means: dict[str, Any] = {}
-    for side in ("base", "head"):
-        times = [getattr(cell, f"{side}_times") for cell in cells]
+
+    def means(times: Sequence[Sequence[float]]) -> np.ndarray:
         count = (max if result.unit == "process" else min)(map(len, times))
-        means[f"{side}_times"] = np.exp(np.mean([np.log(own[:count]) for own in times if len(own) >= count], axis=0))
-        means[f"{side}_gpus"] = max((getattr(cell, f"{side}_gpus") for cell in cells), key=len)
-    return replace(cells[0], **means)
+        return np.exp(np.mean([np.log(own[:count]) for own in times if len(own) >= count], axis=0))
+
+    return replace(
+        cells[0],
+        base_times=means([cell.base_times for cell in cells]),
+        head_times=means([cell.head_times for cell in cells]),
+        base_gpus=max((cell.base_gpus for cell in cells), key=len),
+        head_gpus=max((cell.head_gpus for cell in cells), key=len),
+    )

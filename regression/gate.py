@@ -43,12 +43,14 @@ from rich.text import Text
 
 from spec_decode_bench.harness.analysis.warnings import abbreviated
 from spec_decode_bench.harness.command.planning import plan_tasks, prepare, seed_of, writing_to
+from spec_decode_bench.harness.command.program import program
 from spec_decode_bench.harness.command.recording import new_folder
 from spec_decode_bench.harness.command.verdict import reasons_in_words
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Measure
 from spec_decode_bench.harness.contract import COMPILER
 from spec_decode_bench.harness.discover import ROOT, Catalog, DiscoveryError, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE, USAGE
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Status, split_key
@@ -57,7 +59,6 @@ from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.timing.gpus import choose_gpus
-from spec_decode_bench.harness.wording import counted, printable, program
 from spec_decode_bench.regression.changed_cells import changed_cells, some_of
 from spec_decode_bench.regression.comparing import rule_of
 from spec_decode_bench.regression.comparison import CompareError, Comparison, Rule, Transition, compare
@@ -275,11 +276,11 @@ class Gate:
         if pairs is None:
             pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
         sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._verified(side)] for side in (BASE, HEAD))
-        runs = [[read_run(path) for path in paths] for paths in sides]
+        base, head = ([read_run(path) for path in paths] for paths in sides)
         # Both read the same configuration; a default that head changes is a difference that the comment shows.
-        differ = bool(differences(runs[0][0], runs[1][0], "compare"))
+        differ = bool(differences(base[0], head[0], "compare"))
         rule = replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=differ)
-        return compare(*runs, rule)
+        return compare(base, head, rule)
 
     def _broken(self) -> list[Transition]:
         """What the processes that verified say of head."""
@@ -410,8 +411,15 @@ class Gate:
         shutil.rmtree(unfinished, ignore_errors=True)
         log.parent.mkdir(exist_ok=True)
         with open(log, "w", encoding="utf-8") as output:
-            streams = {"stdin": subprocess.PIPE if hold else subprocess.DEVNULL, "stdout": output, "stderr": output}
-            running = subprocess.Popen(command, cwd=suite, env=environment, process_group=0, **streams)
+            running = subprocess.Popen(
+                command,
+                cwd=suite,
+                env=environment,
+                process_group=0,
+                stdin=subprocess.PIPE if hold else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
         self._running.append(process := _Process(side, running, log, unfinished / "run.jsonl", record, known))
         return process
 
@@ -507,7 +515,7 @@ def _error_in(log: Path) -> str:
     """The last error that a process printed, else its last line."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith(("error: ", "stopped: "))]
-    return printable((errors or lines or ["it printed nothing"])[-1])
+    return (errors or lines or ["it printed nothing"])[-1]
 
 
 # --- the folder of a gate ---------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ import msgspec
 
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.discover import Catalog
-from spec_decode_bench.harness.packages import changed
+from spec_decode_bench.harness.errors import did_you_mean
+from spec_decode_bench.harness.packages import changed, project
 from spec_decode_bench.harness.records.schema import split_key
 from spec_decode_bench.harness.session.sources import package_needs
-from spec_decode_bench.harness.wording import did_you_mean, project
 from spec_decode_bench.regression.upstream_files import Side, take
 
 #: In the folder of a gate: a folder for each side, first on the Python path of its processes.

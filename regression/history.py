@@ -23,9 +23,10 @@ import numpy as np
 from packaging.version import InvalidVersion, Version
 
 from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.numbers import counted
+from spec_decode_bench.harness.packages import project
 from spec_decode_bench.harness.records.differences import differences, values
 from spec_decode_bench.harness.records.schema import Cell, Environment, RecordError, Run
-from spec_decode_bench.harness.wording import counted, project
 from spec_decode_bench.regression.moderated import moderate
 
 #: Relative change that is worth a line.
@@ -131,8 +132,8 @@ def history(runs: Sequence[Run], metric: str | None = None, threshold: float = T
     weights = [np.array([len(of_state) for of_state in of_cell], dtype=float) for of_cell in medians]
     penalty = 2 * math.log(sum(int(np.isfinite(of_cell).sum()) for of_cell in timed))
     series = [
-        _series(cell, *of_cell, penalty, threshold)
-        for cell, *of_cell in zip(cells, timed, weights, variance, strict=True)
+        _series(cell, us, counts, noise, penalty, threshold)
+        for cell, us, counts, noise in zip(cells, timed, weights, variance, strict=True)
     ]
     blind = None
     if not np.isfinite(variance).any():

@@ -20,7 +20,7 @@ from spec_decode_bench.harness import __version__
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.discover import ROOT
 from spec_decode_bench.harness.git import git
-from spec_decode_bench.harness.wording import printable
+from spec_decode_bench.harness.printable import printable
 
 #: What the command line of a revision must offer to be measured by another one.
 NEEDED_FLAG = "--brief"
@@ -166,4 +166,4 @@ def _git(*arguments: str, where: Path | None = None) -> subprocess.CompletedProc
 
 
 def _last_line(text: str) -> str:
-    return printable((text.strip().splitlines() or ["git printed nothing"])[-1])
+    return (text.strip().splitlines() or ["git printed nothing"])[-1]

@@ -19,8 +19,8 @@ from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.dependencies import file_hash
 from spec_decode_bench.harness.git import git
 from spec_decode_bench.harness.packages import ORIGIN, Origin, checkout_of, code_in, required
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import Checkout
-from spec_decode_bench.harness.wording import printable
 
 #: Where packages lie in a checkout; a wheel, too, has them in its root.
 _FOLDERS = ("", "python", "src")
@@ -57,12 +57,12 @@ def take(flag: str, spec: str, checkout: Path | None, package: str, needs: Seque
     else:
         of_checkout = f"no revision of {checkout}, and " if checkout is not None else ""
         raise ConfigError(
-            f"{flag} {printable(spec)}: {of_checkout}no wheel and no folder; give one of them, or a revision of a "
+            f"{flag} {spec}: {of_checkout}no wheel and no folder; give one of them, or a revision of a "
             "checkout with --checkout PATH"
         )
     files = {f"{package}:{one.relative_to(target / package).as_posix()}": one for one in code_in(target / package)}
     if not files:
-        raise ConfigError(f"{flag} {printable(spec)}: it holds no file of {package} that a variant requires")
+        raise ConfigError(f"{flag} {spec}: it holds no file of {package} that a variant requires")
     (target / package / "__init__.py").touch()  # else a package of that name later on the path is taken
     (target / ORIGIN).write_bytes(msgspec.json.format(msgspec.json.encode(origin)) + b"\n")
     return Side(printable(spec), origin, {name: file_hash(one) for name, one in sorted(files.items())})
@@ -89,9 +89,7 @@ def _version(root: Path, package: str) -> str | None:
 
 def _from_wheel(wheel: Path, package: str, needs: Sequence[str], target: Path) -> Origin:
     if "-" not in wheel.name:
-        raise ConfigError(
-            f"{printable(str(wheel))} has no version in its name; give it back the name it was released under"
-        )
+        raise ConfigError(f"{wheel} has no version in its name; give it back the name it was released under")
     try:
         with zipfile.ZipFile(wheel) as archive:
             for name in _chosen(archive.namelist(), package, needs):
@@ -112,7 +110,7 @@ def _from_revision(checkout: Path, commit: str, package: str, needs: Sequence[st
             tree = f"{commit}:{root}" if root else commit
             done = _git(top, "archive", "--format=tar", f"--output={archive}", tree, "--", *chosen)
             if done.returncode:
-                raise ConfigError(f"{checkout}: git cannot read {commit[:10]}: {printable(done.stderr.strip())}")
+                raise ConfigError(f"{checkout}: git cannot read {commit[:10]}: {done.stderr.strip()}")
             with tarfile.open(archive) as files:
                 if hasattr(tarfile, "data_filter"):  # which Python 3.11.2, of Debian 12, lacks
                     files.extraction_filter = tarfile.data_filter

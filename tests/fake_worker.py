@@ -16,7 +16,7 @@ KILLED = "the worker process was killed by SIGSEGV"
 READY = Ready(factory.cpu_environment(), None, {})
 
 
-AUDIT_READY = AuditReady({"null": {"cupti_us": [0.7]}}, {1000: {"cupti_us": [1.7]}}, None)
+AUDIT_READY = AuditReady({"null": [0.7]}, {1000: [1.7]}, None)
 
 
 def items(points: int = 1, names: Sequence[str] = "abc", **more) -> list[Task]:

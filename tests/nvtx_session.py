@@ -7,7 +7,7 @@ interpreter.choose("cpu")
 import torch  # noqa: E402
 
 from spec_decode_bench.harness.config.load import Measure  # noqa: E402
-from spec_decode_bench.harness.records.endings import ending  # noqa: E402
+from spec_decode_bench.harness.records.sentences import ending  # noqa: E402
 from spec_decode_bench.harness.session.evaluator import Evaluator  # noqa: E402
 from spec_decode_bench.harness.session.messages import Job  # noqa: E402
 from spec_decode_bench.profiler.records import PHASES  # noqa: E402

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.sentences import ending
 from tests.cli.test_cli import call
 
 ROOT = Path(__file__).parents[1]

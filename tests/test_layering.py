@@ -108,7 +108,13 @@ def ours(path: Path) -> set[str]:
 #: modules, in every room.
 WORDS = {"plots", "config", "configuration", "records", "analysis", "report", "tables"}
 WORDS |= {"comparison", "history", "attribution"}
-OTHERS = ("harness/contract.py", "harness/wording.py", "harness/session/messages.py", "harness/timing/rounds.py")
+OTHERS = (
+    "harness/contract.py",
+    "harness/errors.py",
+    "harness/numbers.py",
+    "harness/session/messages.py",
+    "harness/timing/rounds.py",
+)
 WITHOUT_TORCH = [
     path
     for path in MODULES

@@ -24,12 +24,12 @@ import torch
 import triton.testing
 
 from spec_decode_bench.harness.analysis.stats import slopes
+from spec_decode_bench.harness.numbers import signed
 from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown_rows, number_column
 from spec_decode_bench.harness.timing.calibrate import Kernels
 from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 from spec_decode_bench.harness.timing.environment import describe
 from spec_decode_bench.harness.timing.rounds import PlacedLaunch
-from spec_decode_bench.harness.wording import signed
 
 ROUNDS = 20
 COPIES = (1, 2, 4, 8, 16)

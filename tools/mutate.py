@@ -46,15 +46,15 @@ from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.harness.config.load import load
+from spec_decode_bench.harness.errors import did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
-from spec_decode_bench.harness.records.endings import seen
 from spec_decode_bench.harness.records.file import is_empty_record, read_record
 from spec_decode_bench.harness.records.schema import CheckLine, Code, Place
+from spec_decode_bench.harness.records.sentences import seen
 from spec_decode_bench.harness.report import table as tables
 from spec_decode_bench.harness.report.console import make_console, print_rows, print_tables, progress_bar
 from spec_decode_bench.harness.report.escape import as_text
 from spec_decode_bench.harness.report.table import Column, Entry, markdown_rows, number_column
-from spec_decode_bench.harness.wording import did_you_mean
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "tools" / "mutants"

@@ -46,10 +46,10 @@ from torch import Tensor
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.contract import EdgeCase, Expected, Operator, Variant
 from spec_decode_bench.harness.discover import Catalog, DiscoveryError, discover, unavailable
-from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.errors import did_you_mean, first_line
+from spec_decode_bench.harness.records.sentences import of_reason
 from spec_decode_bench.harness.session.sampling import ContextLost, check_context
 from spec_decode_bench.harness.verify.equality import required
-from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 SEED = 11
 

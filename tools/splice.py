@@ -32,7 +32,7 @@ from spec_decode_bench.harness.analysis.code_changes import code_changes, files_
 from spec_decode_bench.harness.analysis.stats import median_us
 from spec_decode_bench.harness.analysis.warnings import doubted_cells
 from spec_decode_bench.harness.discover import ROOT, discover
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, did_you_mean
 from spec_decode_bench.harness.records.differences import NOTED, REFUSED, USES
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Environment, Run
@@ -43,7 +43,6 @@ from spec_decode_bench.harness.report.escape import as_text
 from spec_decode_bench.harness.report.listing import listed_markdown
 from spec_decode_bench.harness.report.table import Table, markdown, markdown_rows
 from spec_decode_bench.harness.report.tables import result_tables
-from spec_decode_bench.harness.wording import did_you_mean
 from spec_decode_bench.profiler.records import PROFILE, Profile, read_document
 from spec_decode_bench.profiler.tables import profile_tables
 from spec_decode_bench.profiler.tables import summary as attributed

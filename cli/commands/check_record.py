@@ -21,9 +21,9 @@ def run(options: argparse.Namespace) -> int:
 
         from spec_decode_bench.harness.analysis.record_check import problems
         from spec_decode_bench.harness.exit_codes import BAD, OK
+        from spec_decode_bench.harness.numbers import counted
         from spec_decode_bench.harness.records.file import read_run, record_path
         from spec_decode_bench.harness.report.console import make_console, print_to_stderr
-        from spec_decode_bench.harness.wording import counted
 
     record, console = read_run(record_path(options.run)), make_console()
     outcomes = problems(record)

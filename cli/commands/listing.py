@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.harness.command.planning import prepare
         from spec_decode_bench.harness.config.captured import is_capture
         from spec_decode_bench.harness.config.load import ConfigError
+        from spec_decode_bench.harness.errors import did_you_mean
         from spec_decode_bench.harness.exit_codes import OK
         from spec_decode_bench.harness.report.console import make_console
         from spec_decode_bench.harness.report.listing import (
@@ -37,7 +38,6 @@ def run(options: argparse.Namespace) -> int:
             listed_json,
             listed_operator,
         )
-        from spec_decode_bench.harness.wording import did_you_mean
 
     device, catalog = prepare(options)
     name = options.operator

@@ -31,11 +31,11 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.harness.command.planning import writing_to
         from spec_decode_bench.harness.command.reading import chosen_runs
         from spec_decode_bench.harness.exit_codes import OK
+        from spec_decode_bench.harness.printable import printable
         from spec_decode_bench.harness.records.differences import check_together, mixed_states
         from spec_decode_bench.harness.records.select import with_baseline
         from spec_decode_bench.harness.report.console import print_to_stderr, saying
         from spec_decode_bench.harness.session.interrupt import exit_on_interrupt
-        from spec_decode_bench.harness.wording import printable
         from spec_decode_bench.plots import draw_all
 
     drawers = {path: _drawer(Path(path)) for path in options.runs}

@@ -47,13 +47,13 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.harness.command.planning import writing_to
         from spec_decode_bench.harness.command.reading import chosen_runs
         from spec_decode_bench.harness.exit_codes import OK
+        from spec_decode_bench.harness.numbers import counted
         from spec_decode_bench.harness.records.differences import check_sweeps
         from spec_decode_bench.harness.registry import section_of
         from spec_decode_bench.harness.report.across_gpus import operator_tables, summary_table
         from spec_decode_bench.harness.report.console import make_console, print_tables
         from spec_decode_bench.harness.report.overview import overview_table, rows_at
         from spec_decode_bench.harness.report.table import markdown
-        from spec_decode_bench.harness.wording import counted
         from spec_decode_bench.plots import draw_all
 
     runs = chosen_runs(options.runs, options.only)

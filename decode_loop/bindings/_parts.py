@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from spec_decode_bench.baselines.workloads.composition import Composition, Part
-from spec_decode_bench.decode_loop.engine_state import EngineShape, EngineState, LoopBinding
+from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Operator, Point
 
 
-def part_binding(parts: Composition, whole: LoopBinding, operator: Operator, part: Part, **own: Any) -> LoopBinding:
-    """One part alone in a stack, on the tensors that the whole would give it. operator: the whole."""
+def part_binding(
+    parts: Composition,
+    whole: LoopBinding,
+    operator: Operator,
+    part: Part,
+    *,
+    builds: Callable[[EngineShape], tuple[str, ...]],
+    consumed: Callable[[Point, EngineState, Any], Mapping[str, Consumed]],
+    needs: tuple[str, ...] = (),
+    outputs: Callable[[Point, EngineState, Any], Any] = lambda point, state, out: out,
+) -> LoopBinding:
+    """One part alone in a stack, on the tensors that the whole would give it. operator: the whole; the others: as in
+    LoopBinding.
+    """
 
     def whole_point(shape: EngineShape) -> Point:
         if shape.state_groups:
@@ -26,5 +38,14 @@ def part_binding(parts: Composition, whole: LoopBinding, operator: Operator, par
         at = part.at(whole_point(shape))
         return {axis.name: at[axis.name] for axis in part.operator.axes}
 
-    settings = {"turn": whole.turn, "by_slot": whole.by_slot} | own
-    return LoopBinding(operator=part.operator.name, axes=axes, inputs=inputs, **settings)
+    return LoopBinding(
+        operator=part.operator.name,
+        axes=axes,
+        needs=needs,
+        builds=builds,
+        turn=whole.turn,
+        by_slot=whole.by_slot,
+        inputs=inputs,
+        outputs=outputs,
+        consumed=consumed,
+    )

@@ -22,7 +22,12 @@ def axes(shape: EngineShape) -> Mapping[str, Any]:
 
 
 def inputs(point: Point, state: EngineState) -> Inputs:
-    return Inputs(state.state_table, **{name: state.tables[name].values for name in COLUMNS})
+    return Inputs(
+        state_indices=state.state_table,
+        block_idx_last_scheduled_token=state.tables["block_idx_last_scheduled_token"].values,
+        block_idx_last_scheduled_token_prev_step=state.tables["block_idx_last_scheduled_token_prev_step"].values,
+        block_idx_last_computed_token=state.tables["block_idx_last_computed_token"].values,
+    )
 
 
 BINDING = LoopBinding(

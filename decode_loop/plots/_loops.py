@@ -58,10 +58,11 @@ class LoopPanel:
         """Ascending."""
         return sorted({point[0].axes[axis] for point in self.points})
 
-    def at(self, **axes: Any) -> list[Loop]:
+    def at(self, concurrency: int, scheduling: str, model_step_us: float) -> list[Loop]:
         """The stacks of the loop with these values; none where it was not measured."""
+        wanted = {"concurrency": concurrency, "scheduling": scheduling, "model_step_us": model_step_us}
         for point in self.points:
-            if all(point[0].axes[name] == value for name, value in axes.items()):
+            if all(point[0].axes[name] == value for name, value in wanted.items()):
                 return list(point)
         return []
 
@@ -70,9 +71,11 @@ class LoopPanel:
         """sync before async."""
         return sorted(self.values("scheduling"), reverse=True)
 
-    def delta(self, stack: str, metric: Metric, **axes: Any) -> Delta | None:
+    def delta(
+        self, stack: str, metric: Metric, concurrency: int, scheduling: str, model_step_us: float
+    ) -> Delta | None:
         """The change of a stack in the loop with these values; None where it or the reference was not measured."""
-        loops = self.at(**axes)
+        loops = self.at(concurrency, scheduling, model_step_us)
         reference, mine = reference_of(loops), next((loop for loop in loops if loop.stack == stack), None)
         return None if reference is None or mine is None else delta(reference, mine, metric)
 

@@ -21,8 +21,8 @@ from spec_decode_bench.decode_loop.plots._loops import (
     stack_styles,
     title_loops,
 )
+from spec_decode_bench.harness.numbers import signed
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.wording import signed
 from spec_decode_bench.plots._axes import draw_intervals, same_y, style_changes
 from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, finish, new_figure
 
@@ -75,8 +75,7 @@ def _draw_panel(
     lowest: dict[int, Delta] = {}
     for number, stack in enumerate(others):
         offset = SPREAD * ((number + 0.5) / len(others) - 0.5)
-        at = {"scheduling": scheduling, "model_step_us": panel.usual_model_us}
-        changes = [panel.delta(stack, which, concurrency=size, **at) for size in sizes]
+        changes = [panel.delta(stack, which, size, scheduling, panel.usual_model_us) for size in sizes]
         found = {x: one for x, one in enumerate(changes) if one is not None}
         if not found:
             continue

@@ -32,7 +32,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     for r, (panel, size) in enumerate(rows):
         for c, scheduling in enumerate(panel.schedulings):
             ax = fig.add_subplot(grid[r, c])
-            loops = panel.at(concurrency=size, scheduling=scheduling, model_step_us=panel.usual_model_us)
+            loops = panel.at(size, scheduling, panel.usual_model_us)
             for loop in loops:
                 handles[panel.marked(loop.stack)] = _draw(ax, loop, styles[loop.stack]["color"])
             detail = f"concurrency {size}, model step {panel.usual_model_us / 1000:g} ms, "

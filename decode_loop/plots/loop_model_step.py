@@ -65,8 +65,7 @@ def _draw(ax: Axes, panel: LoopPanel, concurrency: int, scheduling: str, styles:
     for number, stack in enumerate(panel.stacks[1:]):
         found = {}
         for step_us in panel.values("model_step_us"):
-            at = {"concurrency": concurrency, "scheduling": scheduling, "model_step_us": step_us}
-            if one := panel.delta(stack, "itl_us", **at):
+            if one := panel.delta(stack, "itl_us", concurrency, scheduling, step_us):
                 found[step_us / 1000 + apart * number] = one.us
         if found:
             style = styles[stack] | {"linewidth": 1.2}

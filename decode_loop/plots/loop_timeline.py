@@ -44,7 +44,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     grid = fig.add_gridspec(len(rows), 2)
     for r, loops in enumerate(rows):
         spans = [_one_step(loop) for loop in loops]
-        longest = max(_busy(*one) for one in spans)
+        longest = max(_busy(shown, start, end) for shown, start, end in spans)
         for c, (loop, (shown, start, end)) in enumerate(zip(loops, spans, strict=True)):
             ax = fig.add_subplot(grid[r, c])
             _draw(ax, shown, start, end, longest)
@@ -87,8 +87,9 @@ def _one_step(loop: Loop) -> tuple[list[LoopSpan], float, float]:
     the ends of two model steps.
     """
     ends = sorted(span.end_us for span in loop.trace if (span.lane, span.name) == ("device", "model"))
-    steps = sorted(pairwise(ends[:-1]), key=lambda step: _busy(loop.trace, *step))
-    return loop.trace, *steps[len(steps) // 2]
+    steps = sorted(pairwise(ends[:-1]), key=lambda step: _busy(loop.trace, start=step[0], end=step[1]))
+    start, end = steps[len(steps) // 2]
+    return loop.trace, start, end
 
 
 def _busy(spans: Sequence[LoopSpan], start: float, end: float) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_hash, variant_files
 from spec_decode_bench.harness.import_by_content import ROOT
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Header, Run
-from spec_decode_bench.harness.wording import counted
 
 #: Where the code of kernels lies.
 KERNELS = ("kernels", "upstream")

@@ -37,8 +37,8 @@ import numpy as np
 
 from spec_decode_bench.harness.analysis.cache_states import CACHE_STATES, cache_state_errors
 from spec_decode_bench.harness.analysis.stats import fit, samples, trimmed_mean
+from spec_decode_bench.harness.numbers import signed, significant
 from spec_decode_bench.harness.records.schema import Calibration, KernelTimes, Metrics
-from spec_decode_bench.harness.wording import signed, significant
 
 
 @dataclass(frozen=True)

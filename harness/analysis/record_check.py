@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from spec_decode_bench.harness.analysis.warnings import audit_warnings, disturbed_samples, unknown_line_warnings
-from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Cell, Run
-from spec_decode_bench.harness.wording import counted
+from spec_decode_bench.harness.records.sentences import ending
 
 #: Samples that may be kept although the GPU was throttled, as a share of all.
 MAX_DISTURBED = 0.01

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from spec_decode_bench.harness.analysis.estimators import doubt
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Cell, Run
-from spec_decode_bench.harness.wording import counted
 
 #: Task that a sentence names; the others are counted.
 MAX_NAMED = 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 CONFIG_HELP = "a YAML file, or the name of one in configs/"
 
@@ -51,8 +50,8 @@ def minutes(text: str) -> float:
 # --- flags ------------------------------------------------------------------------------------------------------------
 
 
-def add_config(parser: argparse._ActionsContainer, **more: Any) -> None:
-    parser.add_argument("config", metavar="CONFIG", type=config, help=CONFIG_HELP, **more)
+def add_config(parser: argparse._ActionsContainer, nargs: str | None = None) -> None:
+    parser.add_argument("config", metavar="CONFIG", type=config, help=CONFIG_HELP, nargs=nargs)
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +105,10 @@ def add_reverify(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_out(parser: argparse._ActionsContainer, meaning: str, **more: Any) -> None:
-    parser.add_argument("--out", type=folder, metavar="FOLDER", help=meaning, **more)
+def add_out(
+    parser: argparse._ActionsContainer, meaning: str, default: Path | None = None, required: bool = False
+) -> None:
+    parser.add_argument("--out", type=folder, metavar="FOLDER", help=meaning, default=default, required=required)
 
 
 def add_no_plots(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ class Command(Protocol):
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other error; argparse prints the whole usage before it."""
-        from spec_decode_bench.harness.wording import printable
+        from spec_decode_bench.harness.printable import printable
 
         self.exit(USAGE, printable(f"error: {message}; see {self.prog} --help") + "\n")
 
@@ -94,7 +94,7 @@ def guarded(body: Callable[[], int]) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except (ImportError, MemoryError) as error:
-        from spec_decode_bench.harness.wording import first_line
+        from spec_decode_bench.harness.errors import first_line
 
         print(f"error: {first_line(error)}; is requirements.txt installed, and enough memory left?", file=sys.stderr)
         return USAGE
@@ -105,7 +105,7 @@ def guarded(body: Callable[[], int]) -> int:
         elif error.filename is None:  # no file: out of descriptors, or of processes
             print(f"error: {error.strerror}; see the limits of this system with ulimit -a", file=sys.stderr)
         else:  # a path that may not be looked at, or is too long; the commands handle other errors of files
-            from spec_decode_bench.harness.wording import printable
+            from spec_decode_bench.harness.printable import printable
 
             print(printable(f"error: {error.filename} cannot be used: {error.strerror}"), file=sys.stderr)
         return USAGE

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.command import streams
+from spec_decode_bench.harness.command.program import program
 from spec_decode_bench.harness.config.captured import left_out
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Measure, load, parse_overrides
 from spec_decode_bench.harness.config.sweep import plan
@@ -27,7 +28,6 @@ from spec_decode_bench.harness.report.console import warn
 from spec_decode_bench.harness.session.import_probe import ImportProbe
 from spec_decode_bench.harness.session.interrupt import exit_on_interrupt
 from spec_decode_bench.harness.session.messages import Job
-from spec_decode_bench.harness.wording import program
 
 
 def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
@@ -88,7 +88,7 @@ def point_command(options: argparse.Namespace, config: str | None) -> Callable[[
     """The command that verifies a variant at one place, by its key and the seed of its inputs. config: of the sweep."""
     same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
     device = ["--device", options.device] if options.device != "auto" else []
-    words = [*program(), "verify", *filter(None, [config]), *itertools.chain(*same), *device]
+    words = [*program(), "verify", *filter(None, [config]), *itertools.chain.from_iterable(same), *device]
     return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
 from spec_decode_bench.harness.config.load import ConfigError
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.harness.records.select import chosen, read_side
 from spec_decode_bench.harness.report.console import warn
-from spec_decode_bench.harness.wording import counted
 
 
 def chosen_runs(paths: Sequence[str], only: Sequence[str] = ()) -> list[Run]:

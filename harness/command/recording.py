@@ -17,14 +17,15 @@ from typing import Self
 from msgspec import structs
 from rich.console import Console
 
+from spec_decode_bench.harness.command.program import program
 from spec_decode_bench.harness.command.table_file import refuse_foreign_table
 from spec_decode_bench.harness.command.verdict import exit_code
 from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.config.work_items import Planned, Task, keys_of, with_keys
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import changed_source
-from spec_decode_bench.harness.records.endings import of_finding
 from spec_decode_bench.harness.records.file import Line, Writer, read_run
 from spec_decode_bench.harness.records.schema import (
     Audit,
@@ -41,6 +42,7 @@ from spec_decode_bench.harness.records.schema import (
     audited,
     rounded,
 )
+from spec_decode_bench.harness.records.sentences import of_finding
 from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar, saying
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.messages import Job, Ready
@@ -49,7 +51,6 @@ from spec_decode_bench.harness.session.session import Session, header, segment, 
 from spec_decode_bench.harness.session.several_gpus import SeveralGpus
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import RunError
-from spec_decode_bench.harness.wording import counted, program
 
 
 @dataclass(frozen=True)

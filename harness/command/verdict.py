@@ -9,10 +9,10 @@ from msgspec import structs
 
 from spec_decode_bench.harness.analysis.warnings import abbreviated
 from spec_decode_bench.harness.exit_codes import BAD, OK, USAGE
-from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Code, Reason, Run, sources_compile
+from spec_decode_bench.harness.records.sentences import of_reason
 from spec_decode_bench.harness.report.console import print_to_stderr
-from spec_decode_bench.harness.wording import counted
 
 
 def exit_code(run: Run) -> int:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from spec_decode_bench.harness.captures import MAGIC, Capture, CaptureError, Entry, read_capture
 from spec_decode_bench.harness.config.load import CONFIGS, LoadedConfig
 from spec_decode_bench.harness.contract import CAPTURE, Operator, Point
-from spec_decode_bench.harness.wording import did_you_mean, first_line, printable
+from spec_decode_bench.harness.errors import did_you_mean, first_line
 
 #: Of the suite's own captures; ``configs/captures/NAME`` names them in any folder.
 SHIPPED = CONFIGS / "captures"
@@ -106,7 +106,7 @@ def _point(file: str, entry: Entry, name: str, operators: Mapping[str, Operator]
                 return CapturedPoint(entry, reason=f"{axis} {message}, got {value!r}")
         point = operator.complete(values)
         if (rule := operator.broken_rule(point)) is not None:
-            return CapturedPoint(entry, reason=rule.message.format(**point))
+            return CapturedPoint(entry, reason=rule.message.format_map(point))
     except Exception as error:  # defaults and rules of an operator may be a user's code
         return CapturedPoint(entry, reason=f"cannot make a point of its axes: {first_line(error)}")
     return CapturedPoint(entry, Point({**point, CAPTURE: {"name": name, "file": file, "crc32": entry.crc32}}))
@@ -168,7 +168,7 @@ def told(file: str, captured: Sequence[CapturedPoint], chosen: Collection[str] |
         if one.point is None and (chosen is None or one.entry.operator in chosen):
             reasons.setdefault((one.entry.operator, one.reason), []).append(str(one.entry.step))
     texts = [
-        f"{printable(operator)} at {'step' if len(steps) == 1 else 'steps'} {', '.join(steps)}: {printable(reason)}"
+        f"{operator} at {'step' if len(steps) == 1 else 'steps'} {', '.join(steps)}: {reason}"
         for (operator, reason), steps in reasons.items()
     ]
     lines = [f"{file}: {problem}" for problem in read(file).problems]

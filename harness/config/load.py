@@ -19,8 +19,7 @@ import yaml
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.cache_states import CacheName
 from spec_decode_bench.harness.analysis.itl_tpot import ServingModel
-from spec_decode_bench.harness.errors import UsageError
-from spec_decode_bench.harness.wording import did_you_mean
+from spec_decode_bench.harness.errors import UsageError, did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

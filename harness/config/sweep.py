@@ -13,9 +13,9 @@ from spec_decode_bench.harness.config.captured import check_names, expanded
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, measuring
 from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import CAPTURE, Axis, Operator, Point, Rule, Variant
+from spec_decode_bench.harness.errors import did_you_mean, first_line
 from spec_decode_bench.harness.records.schema import cell_key
 from spec_decode_bench.harness.records.select import Selector
-from spec_decode_bench.harness.wording import did_you_mean, first_line
 
 #: Points of a sweep, counted before the grids are united. Far more than anyone can measure, and expanded in seconds.
 MAX_POINTS = 100_000
@@ -104,7 +104,7 @@ def _values(source: LoadedConfig, axes: Mapping[str, Axis], key: str, name: str,
 def _check_rules(source: LoadedConfig, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
     rule = operator.broken_rule(point)
     if rule is not None:
-        raise source.error(_key_of_rule(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
+        raise source.error(_key_of_rule(grid, rule, given), f"{operator.name}: {rule.message.format_map(point)}")
 
 
 def _key_of_rule(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.checks import Difference
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import (
     READABLE_SCHEMAS,
     Cell,
@@ -28,7 +29,6 @@ from spec_decode_bench.harness.records.schema import (
     Segment,
     UnknownLine,
 )
-from spec_decode_bench.harness.wording import printable
 
 Line = Header | Segment | Outcome
 #: What decoding a line may raise; the last comes from brackets nested too deep.
@@ -187,7 +187,7 @@ def read_record(path: str | Path) -> Run:
             if number == len(lines) and decoded:
                 truncated = True
                 break
-            raise RecordError(f"{path}:{number}: not a record of this suite ({printable(str(error))})") from None
+            raise RecordError(f"{path}:{number}: not a record of this suite ({error})") from None
         except ValueError as error:
             raise RecordError(f"{path}:{number}: {error}") from None
         if decoded and isinstance(record_line, Header):

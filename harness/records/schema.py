@@ -516,21 +516,36 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
     proofs: ClassVar[dict[str, Proof]] = {}
 
     @classmethod
-    def of(
-        cls, operator: str, variant: str, found: Finding, seconds: float, place: Place | None = None, name: str = ""
-    ) -> CheckLine:
-        """found: whether it passed or not. place, name: where it was to run, if not there."""
-        fields = {field: getattr(found, field) for field in _OF_FINDING}
-        if found.status.is_bad or found.message is not None:
-            fields |= {"finding": found, "passed_checks": ()}
-        if place is not None:
-            fields |= {"place": place, "name": name, "buffers": None}
-        return cls(operator=operator, variant=variant, seconds=rounded({"verify": seconds}), **fields)
+    def of(cls, operator: str, variant: str, found: Finding, seconds: float, planned: Where | None = None) -> CheckLine:
+        """found: whether it passed or not. planned: where it was to run, if not there."""
+        where = planned or found.where
+        is_shown = found.status.is_bad or found.message is not None
+        return cls(
+            operator=operator,
+            variant=variant,
+            place=where.place,
+            name=where.name,
+            status=found.status,
+            buffers=where.buffers,
+            seed=where.seed,
+            finding=found if is_shown else None,
+            reason=found.reason,
+            passed_checks=() if is_shown else found.passed_checks,
+            seconds=rounded({"verify": seconds}),
+        )
 
     @property
     def found(self) -> Finding:
         """The finding, also of a variant that passed or was skipped."""
-        return self.finding or Finding(**{name: getattr(self, name) for name in _OF_FINDING})
+        return self.finding or Finding(
+            status=self.status,
+            place=self.place,
+            name=self.name,
+            buffers=self.buffers,
+            seed=self.seed,
+            reason=self.reason,
+            passed_checks=self.passed_checks,
+        )
 
     @property
     def key(self) -> str:
@@ -543,10 +558,6 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
     @property
     def variant_ids(self) -> tuple[str, ...]:
         return (self.variant_id,)
-
-
-#: Fields that a CheckLine shares with its Finding.
-_OF_FINDING = ("place", "name", "status", "buffers", "reason", "passed_checks")
 
 
 class Run(msgspec.Struct, frozen=True, dict=True):
@@ -581,14 +592,14 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     @property
     def in_order(self) -> list[Cell]:
         """The cells in the order of the sweep; in the file, those of merged shards are shard by shard."""
-        return sorted(self.cells, key=self.place_of)
+        return sorted(self.cells, key=self.number_of)
 
-    def place_of(self, line: Outcome) -> int:
+    def number_of(self, line: Outcome) -> int:
         """Its number in the plan; what was not planned comes last."""
-        return self._places.get(line.key, len(self._places))
+        return self._numbers.get(line.key, len(self._numbers))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _numbers(self) -> dict[str, int]:
         return {key: i for i, key in enumerate(self.header.cells)}
 
     def calibration_of(self, cell: Cell) -> Calibration | None:

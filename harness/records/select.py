@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec import structs
 
+from spec_decode_bench.harness.errors import did_you_mean
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, axis_texts
-from spec_decode_bench.harness.wording import did_you_mean
 
 
 class Selector:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from spec_decode_bench.harness.analysis.across_gpus import AcrossGpus, GpuRow
 from spec_decode_bench.harness.analysis.stats import geometric_mean
+from spec_decode_bench.harness.numbers import significant
 from spec_decode_bench.harness.report.table import Entry, Table, variant_table
 from spec_decode_bench.harness.report.tables import NBSP, NOTHING, point_columns
-from spec_decode_bench.harness.wording import significant
 
 METRIC_NAMES = {"gpu_us": "GPU µs", "host_us": "host µs", "eager_us": "eager µs"}
 

@@ -21,11 +21,12 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.numbers import counted
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import Environment, Outcome
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.report.folding import folded, longest_line, longest_part, longest_word, spaced
 from spec_decode_bench.harness.report.table import Column, Style, Table, text_rows
-from spec_decode_bench.harness.wording import counted, printable
 
 #: From this terminal width on a list may reserve room for its first column.
 ROOMY = 90
@@ -63,8 +64,8 @@ def make_console(stderr: bool = False) -> Console:
 
 
 def print_to_stderr(text: str) -> None:
-    """Print a message beside the results."""
-    make_console(stderr=True).print(Text(text), soft_wrap=True)
+    """Print a message beside the results, on one line."""
+    make_console(stderr=True).print(Text(printable(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:

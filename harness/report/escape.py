@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spec_decode_bench.harness.wording import printable
+from spec_decode_bench.harness.printable import printable
 
 #: What is markup wherever it stands: code, emphasis, strike-through, links, HTML, entities, cells, formulas.
 _MARKUP = re.compile(r"[\\`*~\[<|$]|&(?=[#\w])|(?<![^\W_])_|_(?![^\W_])")

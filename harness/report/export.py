@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from spec_decode_bench.harness.analysis.stats import METRICS, interval, is_timed, samples
-from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import Cell, Run, axis_texts
-from spec_decode_bench.harness.wording import printable
+from spec_decode_bench.harness.records.sentences import ending
 
 #: Columns before and after those of the axes.
 OF_RUN = ("record", "name", "started", "commit", "dirty", "device", "gpu", "cache", "seed")

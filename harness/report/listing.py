@@ -19,12 +19,12 @@ from spec_decode_bench.harness.config.load import measuring
 from spec_decode_bench.harness.contract import Axis, Operator, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.import_by_content import SUITE
-from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import label_parts
+from spec_decode_bench.harness.records.sentences import of_reason
 from spec_decode_bench.harness.report.console import print_checks, print_rows
 from spec_decode_bench.harness.report.escape import as_code, as_text
 from spec_decode_bench.harness.tensors import Dimension, Tensors, tensors
-from spec_decode_bench.harness.wording import counted
 
 #: Column for the checks that no variant can waive.
 OTHERS = f"other {len(CHECKS) - len(WAIVABLE)} checks"

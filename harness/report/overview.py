@@ -9,10 +9,11 @@ from typing import NamedTuple
 from spec_decode_bench.harness.analysis.code_changes import files_of_variants
 from spec_decode_bench.harness.analysis.stats import COPY_BOUND, median_us
 from spec_decode_bench.harness.analysis.warnings import doubted_cells, known_failure_warnings
+from spec_decode_bench.harness.numbers import significant
+from spec_decode_bench.harness.packages import project
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run
 from spec_decode_bench.harness.report.table import Column, Entry, Table, number_column
 from spec_decode_bench.harness.report.tables import NBSP, NOTHING, copy_bound_entry, host_and_launches, marks, ratio
-from spec_decode_bench.harness.wording import project, significant
 
 Choice = Callable[[Cell], bool]
 #: Begins the names of engines' variants.

@@ -25,10 +25,10 @@ from spec_decode_bench.harness.analysis.warnings import (
     known_failure_warnings,
     throttling_warnings,
 )
-from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.numbers import signed, significant
 from spec_decode_bench.harness.records.schema import Cell, Header, Outcome, Proof, Run, axis_texts
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.report.table import Entry, Table, variant_table
-from spec_decode_bench.harness.wording import signed, significant
 
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"

@@ -24,6 +24,8 @@ from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.engine_launch import own_launches
+from spec_decode_bench.harness.errors import first_line
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Place, Where
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job
 from spec_decode_bench.harness.session.sampling import is_context_lost
@@ -36,7 +38,6 @@ from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations
 from spec_decode_bench.harness.verify.edge_cases import wrong
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.harness.verify.process_state import ProcessState
-from spec_decode_bench.harness.wording import counted, first_line
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
 #: two graphs of the same launch differ in time, while two replays of one graph hardly do.
@@ -91,7 +92,7 @@ class Auditor:
             spins = {ns: self._kernel_samples([launch]) for ns, launch in kernels.spins.items()}
         except Exception as error:  # whatever the profiler raises, the run goes on without it
             return AuditReady({}, {}, f"CUPTI cannot be used: {first_line(error)}")
-        if not own["null"][CUPTI.field]:
+        if not own["null"]:
             return AuditReady({}, {}, BLOCKED)
         return AuditReady(own, spins, None)
 
@@ -143,7 +144,7 @@ class Auditor:
         replays = self._replays(graphs, [buffers.rewrite_inputs for buffers in buffer_sets])
         self._check_same_work(eager.operations, replays)
         found = {
-            **self._samples(replays),
+            CUPTI.field: self._samples(replays),
             "cupti_launches": len(replays[0]) // self._copies if replays else None,
             "eager_launches": len(eager.operations) // CALLS,
             "allocations": allocations,
@@ -166,7 +167,7 @@ class Auditor:
         if found["cupti_launches"] is not None:
             replays = self._replays(self._graphs(own), [buffers.rewrite_inputs for buffers in buffer_sets])
             found["cupti_launches"] -= len(replays[0]) // self._copies
-            pairs = zip(found[CUPTI.field], cycle(self._samples(replays)[CUPTI.field]))
+            pairs = zip(found[CUPTI.field], cycle(self._samples(replays)))
             found[CUPTI.field] = [round(us - own_us, SAMPLE_DECIMALS) for us, own_us in pairs]
         return found
 
@@ -191,16 +192,16 @@ class Auditor:
                 f"{'; only on one side: ' + only[0][:80] if only else ''}",
             )
 
-    def _kernel_samples(self, launches: Sequence[Callable[[], Any]]) -> dict[str, list[float]]:
-        """Samples of a calibration kernel in several places, as fields of KernelTimes."""
+    def _kernel_samples(self, launches: Sequence[Callable[[], Any]]) -> list[float]:
+        """Of a calibration kernel in several places, as KernelTimes.cupti_us."""
         for launch in launches:
             launch()
         return self._samples(self._replays(self._graphs(launches), [lambda: None]))
 
-    def _samples(self, replays: list[list[Operation]]) -> dict[str, list[float]]:
-        """Samples of the estimators that this process takes, as fields of EstimatorSamples: one for each replay."""
+    def _samples(self, replays: list[list[Operation]]) -> list[float]:
+        """Microseconds of one call, by CUPTI: one sample for each replay."""
         cupti_us = [sum(operation.us for operation in replay) / self._copies for replay in replays]
-        return {CUPTI.field: [round(us, SAMPLE_DECIMALS) for us in cupti_us]}
+        return [round(us, SAMPLE_DECIMALS) for us in cupti_us]
 
     def _graphs(self, launches: Sequence[Callable[[], Any]]) -> list[Graph]:
         """Graphs of ``_copies`` calls of one launch on several sets of buffers in turns, replayed once to upload them.

@@ -21,11 +21,12 @@ from typing import Any
 import spec_decode_bench
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Task
+from spec_decode_bench.harness.errors import did_you_mean, first_line
 from spec_decode_bench.harness.import_by_content import PACKAGES, ROOT, SUITE
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.several_gpus import LocalGpu, Measured
 from spec_decode_bench.harness.session.worker import START_LIMIT_S, RunError
-from spec_decode_bench.harness.wording import counted, did_you_mean, first_line
 
 # Ray reads them when it is imported.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -134,8 +135,8 @@ class ClusterGpu:
     def __init__(self, name: str, job: Job, model: str) -> None:
         self.name, self.doing, self._model = name, "", model
         # max_restarts: a node that dies costs its GPU; its point goes to another one of this model.
-        place = {"num_gpus": 1, "num_cpus": 1, "accelerator_type": model, "max_restarts": 0}
-        self._actor = ray.remote(**place)(LocalGpu).remote(name, job)
+        placed = ray.remote(num_gpus=1, num_cpus=1, accelerator_type=model, max_restarts=0)(LocalGpu)
+        self._actor = placed.remote(name, job)
 
     def start(self) -> Ready:
         return self._answer(self._actor.start.remote(), PLACED_LIMIT_S)

@@ -35,6 +35,7 @@ from spec_decode_bench.harness.config.work_items import (
 from spec_decode_bench.harness.contract import CAPTURE, COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
 from spec_decode_bench.harness.discover import discover, unavailable
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
 from spec_decode_bench.harness.packages import checkouts, versions
@@ -67,7 +68,6 @@ from spec_decode_bench.harness.verify.edge_cases import (
 from spec_decode_bench.harness.verify.fixture import Batch, Fixture, verify_cell
 from spec_decode_bench.harness.verify.memory import too_large
 from spec_decode_bench.harness.verify.process_state import ProcessState
-from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
@@ -482,8 +482,14 @@ class Evaluator:
         with nvtx_range(cell_key(operator.name, variant.name, "edge cases"), "verify"):
             if operator.name not in self._known:
                 self._known = {operator.name: {}}
-            of = operator, variant, self.job.device, self.job.seed, self._thorough
-            known = self._known[operator.name]
-            announce = lambda where: self.tell(Heartbeat((variant.name,), where))  # noqa: E731
-            calls = CALLS if self._thorough else 0
-            yield from check_variant(*of, only=only, known=known, announce=announce, calls=calls)
+            yield from check_variant(
+                operator,
+                variant,
+                self.job.device,
+                self.job.seed,
+                self._thorough,
+                only=only,
+                known=self._known[operator.name],
+                announce=lambda where: self.tell(Heartbeat((variant.name,), where)),
+                calls=CALLS if self._thorough else 0,
+            )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
 
 from msgspec import structs
 
 from spec_decode_bench.harness.config.work_items import AtPoint, Audited, Check, Checked, EdgeCases, Task, Timed
 from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, Where, added
-from spec_decode_bench.harness.session.messages import AuditOf
+from spec_decode_bench.harness.session.messages import AuditOf, Job
 from spec_decode_bench.harness.session.supervised_worker import SupervisedWorker
-from spec_decode_bench.harness.session.worker import RunError
+from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied
 
 #: Of findings that hold at every point.
 _AT_EDGES = (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT)
@@ -26,8 +26,8 @@ class Evaluators(SupervisedWorker):
     machine = ""
     timing_s = 0.0
 
-    def __init__(self, *process: Any) -> None:
-        super().__init__(*process)
+    def __init__(self, job: Job, start: Callable[[Job], Worker], replace: Callable[[WorkerDied], None]) -> None:
+        super().__init__(job, start, replace)
         #: All that is remembered of who passed: variant -> the finding that rejects it at its edge cases and sequences,
         #: None where it passed them, or the proof that it did in an earlier run.
         self._at_edges: dict[str, Finding | Proof | None] = {}

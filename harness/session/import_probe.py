@@ -13,10 +13,10 @@ from pathlib import Path
 
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.discover import DiscoveryError, import_file
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.session import fork_server
 from spec_decode_bench.harness.session.interrupt import kill_group
 from spec_decode_bench.harness.session.worker import EXIT_LIMIT_S, RunError, how_it_ended
-from spec_decode_bench.harness.wording import first_line
 
 
 class ImportProbe:

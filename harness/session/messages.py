@@ -88,15 +88,14 @@ class Ready(_Message):
 
 
 class AuditReady(_Message):
-    """An auditor's answer to Calibrate: CUPTI's samples of each calibration kernel, as fields of KernelTimes.
+    """An auditor's answer to Calibrate: CUPTI's samples of each calibration kernel, as KernelTimes.cupti_us.
 
-    own:     kernel name -> samples by field.
-    spins:   nanoseconds asked for -> samples by field.
+    own:     by the kernel's name. spins: by the nanoseconds asked for.
     blocked: why CUPTI delivers nothing; None where it does.
     """
 
-    own: dict[str, dict[str, list[float]]]
-    spins: dict[int, dict[str, list[float]]]
+    own: dict[str, list[float]]
+    spins: dict[int, list[float]]
     blocked: str | None
 
 
@@ -169,6 +168,6 @@ def receive_request(connection: Connection) -> Calibrate | Request | None:
     return _decoder((Calibrate, AuditOf, *item_kinds())).decode(received) if received else None
 
 
-def receive(connection: Connection, *kinds: Any) -> Any:
-    """One of some types. Raises EOFError or OSError where the worker is gone, or msgspec.DecodeError."""
+def receive(connection: Connection, kinds: tuple[Any, ...]) -> Any:
+    """One of these types. Raises EOFError or OSError where the worker is gone, or msgspec.DecodeError."""
     return _decoder(kinds).decode(connection.recv_bytes())

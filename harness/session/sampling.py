@@ -17,6 +17,7 @@ from msgspec import structs
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.work_items import Task, Timed
 from spec_decode_bench.harness.contract import Variant
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
 from spec_decode_bench.harness.records.schema import Metrics, Place, Where, rounded
@@ -35,7 +36,6 @@ from spec_decode_bench.harness.verify.edge_cases import wrong
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.harness.verify.output_probe import OutputProbe
 from spec_decode_bench.harness.verify.process_state import unchanged_process
-from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.timing.clocks import Clocks, Reading

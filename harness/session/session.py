@@ -228,8 +228,14 @@ class Session:
 def _with_cupti(calibration: Calibration | None, answer: AuditReady) -> Calibration | None:
     if calibration is None:
         return None
-    spins = {ns: structs.replace(times, **answer.spins.get(ns, {})) for ns, times in calibration.spins.items()}
-    own = {name: structs.replace(times, **answer.own.get(name, {})) for name, times in calibration.own.items()}
+    spins = {
+        ns: structs.replace(times, cupti_us=answer.spins.get(ns, times.cupti_us))
+        for ns, times in calibration.spins.items()
+    }
+    own = {
+        name: structs.replace(times, cupti_us=answer.own.get(name, times.cupti_us))
+        for name, times in calibration.own.items()
+    }
     return structs.replace(calibration, spins=spins, own=own)
 
 
@@ -241,11 +247,27 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 
-def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
-    """The first line of a record. config: as plain values. plan: the other fields of Header."""
+def header(
+    ready: Ready,
+    config: dict[str, Any],
+    *,
+    command: str,
+    seed: int,
+    variants: tuple[str, ...] = (),
+    cells: tuple[str, ...] = (),
+    shard: str | None = None,
+    sources: dict[str, str] | None = None,
+) -> Header:
+    """The first line of a record. config: as plain values; all others: as in Header."""
     return Header(
         schema=SCHEMA_VERSION,
         name=config["name"],
+        command=command,
+        seed=seed,
+        variants=variants,
+        cells=cells,
+        shard=shard,
+        sources=sources or {},
         config=config,
         started=utc_now().isoformat(),
         environment=ready.environment,
@@ -253,7 +275,6 @@ def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
         uncalibrated=calibration_errors(ready, config["measure"]["cache"]),
         compiled=ready.compiled,
         seconds=ready.seconds,
-        **plan,
     )
 
 

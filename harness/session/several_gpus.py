@@ -25,12 +25,12 @@ from msgspec import structs
 
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import Checked, Task, WorkItem
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.schema import Cell, Environment, Segment
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.session import Session, calibration_errors, segment
 from spec_decode_bench.harness.session.worker import RunError, Worker, start_worker
-from spec_decode_bench.harness.wording import counted
 
 #: A GPU gets no more points once this share of a point's samples was taken while it was throttled. Below it the samples
 #: are kept and marked, as in a run on one GPU.

@@ -43,7 +43,8 @@ def side_by_side(
 
     with ThreadPoolExecutor(max(len(lanes), 1), thread_name_prefix="session") as threads:
         try:
-            futures = [threads.submit(work, *lane) for lane in zip(sessions, lanes, strict=True)]
+            pairs = zip(sessions, lanes, strict=True)
+            futures = [threads.submit(work, session, lane) for session, lane in pairs]
             pending = set(futures)
             while pending:
                 done, pending = wait(pending, SHOWN_EVERY_S, FIRST_COMPLETED)

@@ -18,8 +18,8 @@ from spec_decode_bench.harness.dependencies import DIGITS, dependencies, file_ha
 from spec_decode_bench.harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
 from spec_decode_bench.harness.import_by_content import IN_WORKERS, OPERATORS
 from spec_decode_bench.harness.packages import files_of
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import RecordError
-from spec_decode_bench.harness.wording import printable
 
 #: All that runs in workers, as one entry; a path of a file cannot end so.
 ENGINE = "harness/"

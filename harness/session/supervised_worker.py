@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import structs
 
 from spec_decode_bench.harness.config.work_items import Answer, Check, Checked, Death, Request
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Ready, Up
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
-from spec_decode_bench.harness.wording import counted
 
 #: A variant that ended its process this often is not run at further points.
 MAX_DEATHS = 2

@@ -15,7 +15,7 @@ from typing import Any
 
 from spec_decode_bench.harness import interpreter, registry
 from spec_decode_bench.harness.config.work_items import Answer, Checked
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.session import fork_server
 from spec_decode_bench.harness.session.interrupt import kill_group
 from spec_decode_bench.harness.session.messages import (
@@ -31,7 +31,6 @@ from spec_decode_bench.harness.session.messages import (
     send,
 )
 from spec_decode_bench.harness.session.worker_output import WorkerOutput, redirect_output
-from spec_decode_bench.harness.wording import first_line
 
 #: Exit status of a worker whose CUDA context a variant has destroyed.
 CONTEXT_LOST = 70
@@ -180,7 +179,7 @@ class Worker:
             try:
                 while pipes := wait([self._connection, *self._open_heartbeats], limit_s):
                     if pipes == [self._connection]:
-                        return receive(self._connection, *kinds)
+                        return receive(self._connection, kinds)
                     self._hear(hear)
             finally:
                 while self._open_heartbeats and self._heartbeats.poll():  # what was said before the end
@@ -196,7 +195,7 @@ class Worker:
 
     def _hear(self, hear: Callable[[Any], None]) -> None:
         try:
-            hear(receive(self._heartbeats, Heartbeat, Checked))
+            hear(receive(self._heartbeats, (Heartbeat, Checked)))
         except (EOFError, OSError):  # it closed this pipe; the other one says how it ended
             self._open_heartbeats = []
 

@@ -10,7 +10,7 @@ import threading
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 
-from spec_decode_bench.harness.wording import printable
+from spec_decode_bench.harness.printable import printable
 
 #: Lines of one process that are passed on.
 MAX_LINES = 50

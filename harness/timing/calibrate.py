@@ -14,7 +14,7 @@ import torch
 from spec_decode_bench.harness.analysis.estimators import CHAIN
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
-from spec_decode_bench.harness.records.schema import Calibration, EstimatorSamples, KernelTimes
+from spec_decode_bench.harness.records.schema import Calibration, KernelTimes
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS, measure_chase_cycles
 from spec_decode_bench.harness.timing.clocks import Clocks
 from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
@@ -64,8 +64,10 @@ class Kernels:
         threads = BLOCK_COPY_INTS * sources.element_size() // VECTOR_BYTES
         self.own: dict[str, list[Callable[[], None]]] = {
             "null": [launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32)],
-            "block_copy": [launcher(CALIBRATION_KERNELS, "block_copy", 1, threads, *place) for place in places],
-            CHAIN: [partial(_chain, *place) for place in places],
+            "block_copy": [
+                launcher(CALIBRATION_KERNELS, "block_copy", 1, threads, read, written) for read, written in places
+            ],
+            CHAIN: [partial(_chain, read, written) for read, written in places],
         }
         self.spins = {ns: launcher(CALIBRATION_KERNELS, "timed_spin", 1, 1, ns, self.taken_ns) for ns in SPINS_NS}
 
@@ -142,9 +144,7 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
         timings = CellTimings(timer.stopwatch(*launches, stream_rounds=0, host=False))
         for _ in range(rounds):
             timings.add_sample()
-        times[name] = KernelTimes(
-            **{field: timings.samples[field] for field in ("graph_us", "state_us") if field in timings.samples}
-        )
+        times[name] = KernelTimes(graph_us=timings.samples["graph_us"], state_us=timings.samples.get("state_us", []))
     return times
 
 
@@ -161,6 +161,12 @@ def _timed(
         timings.add_sample()
         if taken_ns is not None:
             true_us.append(int(taken_ns) / 1e3)
-    samples = {name: timings.samples[name] for name in EstimatorSamples.__struct_fields__ if name in timings.samples}
-    times = KernelTimes(**samples, true_us=true_us, launches=stopwatch.facts()["launches"])
-    return times, timings.samples
+    samples = timings.samples
+    times = KernelTimes(
+        graph_us=samples["graph_us"],
+        state_us=samples.get("state_us", []),
+        stream_us=samples["stream_us"],
+        true_us=true_us,
+        launches=stopwatch.facts()["launches"],
+    )
+    return times, samples

@@ -33,11 +33,11 @@ from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph, GraphCapture, check_nodes
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own_launches
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.host_lock import Lock
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS, Cache
 from spec_decode_bench.harness.timing.queued_events import QueuedEvents
 from spec_decode_bench.harness.timing.rounds import STREAM_ROUNDS, PlacedLaunch
-from spec_decode_bench.harness.wording import first_line
 
 WARMUP_CALLS = 3
 #: Launches per host sample: few, so that the queue of the device never fills up.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 
 from spec_decode_bench.harness.addresses import has_fixed_addresses
 from spec_decode_bench.harness.dependencies import file_hash
@@ -55,30 +56,30 @@ def describe(
 ) -> Environment:
     """clocks: of a GPU, for what NVML refuses to it. packages, checkouts: of wrapped packages."""
     commit, dirty = _git_state()
-    common = {
-        "device": device,
-        "processor": _processor(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "triton": _version("triton"),
-        "cuda_core": _version("cuda-core"),
-        "nvrtc": _version("nvidia-cuda-nvrtc"),
-        "compiler_settings": _compiler_settings(),
-        "commit": commit,
-        "dirty": dirty,
-        "packages": dict(packages),
-        "checkouts": dict(checkouts),
-        "fixed_addresses": has_fixed_addresses(),
-    }
+    found = Environment(
+        device=device,
+        processor=_processor(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        triton=_version("triton"),
+        cuda_core=_version("cuda-core"),
+        nvrtc=_version("nvidia-cuda-nvrtc"),
+        compiler_settings=_compiler_settings(),
+        generation="CPU",
+        commit=commit,
+        dirty=dirty,
+        packages=dict(packages),
+        checkouts=dict(checkouts),
+        fixed_addresses=has_fixed_addresses(),
+    )
     if device == "cpu":
-        return Environment(**common, generation="CPU")
+        return found
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    nvml, refused, notes = _nvml()
+    readings, refused, notes = _nvml()
     if clocks is not None:
         refused, notes = (*refused, *clocks.refused), (*notes, *clocks.notes)
-    return Environment(
-        **common,
-        **nvml,
+    return structs.replace(
+        found,
         gpu=gpu.name,
         gpu_id=gpu_id(str(gpu.uuid)),
         generation=generation(gpu.major, gpu.minor),
@@ -86,7 +87,12 @@ def describe(
         sm_count=gpu.multi_processor_count,
         l2_bytes=gpu.L2_cache_size,
         memory_bytes=gpu.total_memory,
+        driver=readings.get("driver"),
         cuda=torch.version.cuda,
+        sm_clock_mhz=readings.get("sm_clock_mhz"),
+        max_sm_clock_mhz=readings.get("max_sm_clock_mhz"),
+        memory_clock_mhz=readings.get("memory_clock_mhz"),
+        power_limit_w=readings.get("power_limit_w"),
         nvml_refused=refused,
         notes=notes,
     )
@@ -134,7 +140,7 @@ def refusal(refused: Mapping[str, Exception], consequence: str) -> tuple[str, ..
 
 
 def _nvml() -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """(fields of Environment, those that NVML refuses, a note on them)."""
+    """(readings by field of Environment, those that NVML refuses, a note on them)."""
     import pynvml
 
     queries = {

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pynvml
 
-from spec_decode_bench.harness.wording import counted, printable
+from spec_decode_bench.harness.numbers import counted
+from spec_decode_bench.harness.printable import printable
 
 #: "device=0,2" of --gpus.
 _DEVICES = re.compile(r"device=(\d+(?:,\d+)*)")

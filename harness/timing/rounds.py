@@ -8,7 +8,7 @@ its value. A sample taken while the GPU was throttled is repeated, and counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -107,17 +107,21 @@ class CellTimings:
                 self.samples.setdefault(metric, []).append(round(value, SAMPLE_DECIMALS))
         self.rounds += 1
 
-    def metrics(self, bytes_moved: int, **more: Any) -> Metrics:
-        """more: other fields of Metrics."""
+    def metrics(
+        self, bytes_moved: int, placements: int = 1, sm_clock_mhz: Sequence[int] = (), power_w: Sequence[float] = ()
+    ) -> Metrics:
+        """The arguments: as fields of Metrics."""
         return Metrics(
             bytes_moved=bytes_moved,
             rounds=self.rounds,
             stopped=self.stopped,
             discarded=self.discarded,
             disturbed=self.disturbed,
+            placements=placements,
+            sm_clock_mhz=list(sm_clock_mhz),
+            power_w=list(power_w),
             **self.samples,
             **self.stopwatch.facts(),
-            **more,
         )
 
     def settled(self) -> bool:

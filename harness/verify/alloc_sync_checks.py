@@ -10,8 +10,8 @@ import torch
 
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import Variant
+from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.verify.fixture import SLEEP_CYCLES
-from spec_decode_bench.harness.wording import counted
 
 #: Launches whose allocations are counted together.
 CALLS = 5

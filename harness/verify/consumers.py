@@ -15,11 +15,11 @@ from torch import Tensor
 
 from spec_decode_bench.harness.contract import Consumer, Operator, Point, Variant
 from spec_decode_bench.harness.discover import Catalog, unavailable
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.records.schema import Reason
 from spec_decode_bench.harness.verify.buffers import POISONS, as_integers
 from spec_decode_bench.harness.verify.edge_cases import reason_to_skip
 from spec_decode_bench.harness.verify.fixture import Fixture, synchronize
-from spec_decode_bench.harness.wording import first_line
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.config.work_items import Task

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from spec_decode_bench.harness.checks import CHECKS, Check, Mismatch
 from spec_decode_bench.harness.contract import COMPILER, Buffers, Consumer, EdgeCase, Operator, Point, Variant
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.interpreter import launch_counter
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.schema import Code, Finding, Place, Reason, Status, Where
 from spec_decode_bench.harness.verify.alloc_sync_checks import check_alloc_sync
 from spec_decode_bench.harness.verify.buffers import row_length
@@ -34,7 +36,6 @@ from spec_decode_bench.harness.verify.graph_replay import (
 )
 from spec_decode_bench.harness.verify.memory import most_of_the_memory
 from spec_decode_bench.harness.verify.process_state import unchanged_process
-from spec_decode_bench.harness.wording import first_line, printable
 
 #: Name of an edge case or sequence, and how its buffers lie.
 EdgeCaseName = tuple[str, Buffers | None]

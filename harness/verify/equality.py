@@ -22,7 +22,7 @@ def required(expected: Expected) -> Tensor:
 
 
 def wrong_elements(got: Tensor, before: Tensor, expected: Expected) -> tuple[Tensor, Tensor]:
-    """(bool mask of the elements that differ from what ``expected`` allows, what they must be); see compare."""
+    """(bool mask of the elements that differ from what ``expected`` allows, what they must be); see check_equal."""
     inside = tuple(slice(size) for size in expected.value.shape)
     must_be = before.clone()
     must_be[inside] = expected.value
@@ -36,7 +36,7 @@ def wrong_elements(got: Tensor, before: Tensor, expected: Expected) -> tuple[Ten
     return wrong, must_be
 
 
-def compare(
+def check_equal(
     name: str, got: Tensor, before: Tensor, expected: Expected, views: Callable[[], Sequence[View]] = tuple
 ) -> None:
     """Raise Mismatch("exact") unless every element of the buffer ``name`` is what ``expected`` allows.

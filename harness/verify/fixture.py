@@ -33,6 +33,7 @@ from torch import Tensor
 from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import CAPTURE, Expected, Operator, Point, Variant
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.verify.buffers import (
     POISONS,
     Arena,
@@ -43,10 +44,9 @@ from spec_decode_bench.harness.verify.buffers import (
     tensors_of,
 )
 from spec_decode_bench.harness.verify.captured_inputs import captured_inputs
-from spec_decode_bench.harness.verify.equality import compare, required, unravelled, wrong_elements
+from spec_decode_bench.harness.verify.equality import check_equal, required, unravelled, wrong_elements
 from spec_decode_bench.harness.verify.mismatch import View, differences, small
 from spec_decode_bench.harness.verify.process_state import unchanged_process
-from spec_decode_bench.harness.wording import first_line
 
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
@@ -296,7 +296,7 @@ class Fixture:
         if any_of(wrong_elements(*tensors)[0].any() for tensors in compared.values()):
             for name, tensors in compared.items():
                 try:
-                    compare(name, *tensors, self._views)
+                    check_equal(name, *tensors, self._views)
                 except Mismatch as mismatch:
                     stale = self._answers_other_inputs(batch, outputs_before)
                     difference = structs.replace(
@@ -322,7 +322,7 @@ class Fixture:
         def holds(other: Batch) -> bool:
             try:
                 for name, expected in other.expected.items():
-                    compare(name, self.outputs.buffers[name].tensor, before[name], expected)
+                    check_equal(name, self.outputs.buffers[name].tensor, before[name], expected)
             except Mismatch:
                 return False
             return True
@@ -352,7 +352,7 @@ class Fixture:
         torch.cuda.synchronize()
         for name, tensor in after.items():
             try:
-                compare(name, tensor, poisoned[name], self.batches[batch].expected[name])
+                check_equal(name, tensor, poisoned[name], self.batches[batch].expected[name])
             except Mismatch as mismatch:
                 message = f"right when run alone, wrong when queued behind other work: {mismatch.message}"
                 raise Mismatch("stream_ordered", message, mismatch.difference) from None

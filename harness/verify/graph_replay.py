@@ -21,10 +21,10 @@ from torch import Tensor
 
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import Operator, Point, Variant
+from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.verify.buffers import POISONS, any_of, as_integers
 from spec_decode_bench.harness.verify.fixture import Batch, Fixture, synchronize
 from spec_decode_bench.harness.verify.mismatch import differences
-from spec_decode_bench.harness.wording import first_line
 
 #: Replays of a long check, and of a short one, which sees stale contents and most reuse of memory.
 STEPS, FEW_STEPS = 200, 12

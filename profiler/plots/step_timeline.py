@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from spec_decode_bench.harness.numbers import counted, significant
 from spec_decode_bench.harness.records.schema import split_key
-from spec_decode_bench.harness.wording import counted, significant
 from spec_decode_bench.plots._lanes import Bar, draw_lanes
 from spec_decode_bench.plots._style import LABEL_PT, commit, finish, machine, new_figure, save
 from spec_decode_bench.profiler.records import PHASES, Profile, Span, Step

@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
         )
     with saying("comparing the records"):
         if options.variants:
-            comparison = compare_variants(base, *options.variants, rule)
+            first, second = options.variants
+            comparison = compare_variants(base, first, second, rule)
         else:
             comparison = compare(base, head, rule)
     newest = Path(options.head or options.base)

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spec_decode_bench.harness.analysis.stats import median_us
-from spec_decode_bench.harness.wording import signed
+from spec_decode_bench.harness.numbers import signed
 from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, new_figure, save
 from spec_decode_bench.regression.history import History, Series
 

@@ -17,8 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.numbers import counted, signed
+from spec_decode_bench.harness.packages import project
 from spec_decode_bench.harness.records.schema import Run, axis_texts, label_parts, split_key
-from spec_decode_bench.harness.wording import counted, project, signed
 from spec_decode_bench.plots._style import commit, finish, machine, new_figure, save
 from spec_decode_bench.regression.comparison import VERDICTS, CellComparison, Comparison, Summary, Verdict
 

@@ -7,8 +7,8 @@ import torch
 
 from spec_decode_bench import bench
 from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.sentences import ending
 from tests.adversaries import anywhere
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ REJECTIONS = {
     "rewrites_the_comparison": "the code of spec_decode_bench.harness.verify.equality.wrong_elements was replaced",
     "rewrites_a_default": "the code of spec_decode_bench.harness.verify.fixture.verify_cell was replaced",
     "rewrites_a_property": "the code of spec_decode_bench.harness.verify.fixture.Batch.expected was replaced",
-    "patches_the_comparison": "spec_decode_bench.harness.verify.fixture.compare was replaced",
+    "patches_the_comparison": "spec_decode_bench.harness.verify.fixture.check_equal was replaced",
     "profiles_its_neighbours": "sys.getprofile() was",
     "intercepts_torch": "the number of torch function modes was 0",
     "patches_a_method": "Tensor.clamp_ was replaced",

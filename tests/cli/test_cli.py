@@ -17,8 +17,8 @@ import pytest
 
 from spec_decode_bench import bench
 from spec_decode_bench.harness.command.verdict import exit_code
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.sentences import ending
 from tests import factory
 from tests.processes import errors, has_ended, run_python
 from tests.tier import few, full

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spec_decode_bench.harness.analysis.stats import METRICS, interval
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.sentences import ending
 from tests.cli.test_cli import call
 from tests.tier import FULL
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Segment
+from spec_decode_bench.harness.records.sentences import ending
 from tests.cli.test_cli import completed
 from tests.tier import full
 

@@ -12,7 +12,7 @@ from spec_decode_bench import bench
 from spec_decode_bench.harness.contract import COMPILER, GPU, Variant
 from spec_decode_bench.harness.discover import DiscoveryError, discover, import_file, unavailable
 from spec_decode_bench.harness.import_by_content import ROOT
-from spec_decode_bench.harness.records.endings import of_reason
+from spec_decode_bench.harness.records.sentences import of_reason
 
 HEAD = "from spec_decode_bench.harness.contract import variant\n"
 BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"

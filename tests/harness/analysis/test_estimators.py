@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from spec_decode_bench.harness.analysis import estimators
 from spec_decode_bench.harness.analysis.estimators import CUPTI, ESTIMATORS, GRAPH_SLOPE, QUEUED_EVENTS
+from spec_decode_bench.harness.numbers import significant
 from spec_decode_bench.harness.records.schema import Metrics
-from spec_decode_bench.harness.wording import significant
 from tests import factory
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
 from spec_decode_bench.harness.checks import Difference
+from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.file import Writer, read_run, write_run
 from spec_decode_bench.harness.records.schema import (
     SCHEMA_VERSION,
@@ -23,7 +24,6 @@ from spec_decode_bench.harness.records.schema import (
     RecordError,
     UnknownLine,
 )
-from spec_decode_bench.harness.wording import printable
 from tests import factory
 from tests.tier import examples
 

@@ -29,3 +29,8 @@ def test_a_command_says_what_it_does_only_where_that_takes_long(capsys, monkeypa
 def test_the_line_of_seconds_adds_up(wall_s, line, capsys):
     console.print_seconds(console.make_console(), {"start": 3.5, "verify": 10.3}, wall_s)
     assert capsys.readouterr().out.strip() == line
+
+
+def test_a_message_is_one_line_that_controls_no_terminal(capsys):
+    console.print_to_stderr("error: a\nb\x1b[2J: unknown key")
+    assert capsys.readouterr().err == "error: a\\nb\\x1b[2J: unknown key\n"

@@ -19,8 +19,8 @@ from spec_decode_bench.harness.config.work_items import (
     Timed,
     keys_of,
 )
-from spec_decode_bench.harness.records.endings import ending
 from spec_decode_bench.harness.records.schema import AUDITED, Audit, Finding, Place, Proof, Status, Where
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.session import RunError, Session

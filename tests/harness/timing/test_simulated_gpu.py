@@ -27,8 +27,8 @@ from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import Checked
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
-from spec_decode_bench.harness.records.endings import ending, seen
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.sentences import ending, seen
 from spec_decode_bench.harness.session.auditor import BLOCKED, Auditor
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.measure import measure
@@ -636,8 +636,8 @@ def test_one_of_many_processes_is_timed_without_the_cross_check(gpu):
 def test_the_auditor_times_the_calibration_kernels(timed):
     own, spins = timed.audit_ready.own, timed.audit_ready.spins
     assert timed.audit_ready.blocked is None
-    assert (set(own["null"][CUPTI.field]), set(spins[2000][CUPTI.field])) == ({0.85}, {2.85})
-    assert set(own["chain"][CUPTI.field]) == {5 * (0.4 + 0.85)}
+    assert (set(own["null"]), set(spins[2000])) == ({0.85}, {2.85})
+    assert set(own["chain"]) == {5 * (0.4 + 0.85)}
 
 
 def test_where_cupti_delivers_nothing_the_auditor_says_so(gpu):

@@ -13,12 +13,12 @@ from spec_decode_bench.baselines.decode_native.operator import operator as nativ
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.contract import Expected
-from spec_decode_bench.harness.records.endings import ending
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.verify.buffers import GUARD_BYTES, MARGIN_BYTES, POISONS, Guarded
 from spec_decode_bench.harness.verify.edge_cases import check_variant
-from spec_decode_bench.harness.verify.equality import compare, required
+from spec_decode_bench.harness.verify.equality import check_equal, required
 from spec_decode_bench.harness.verify.fixture import Fixture, verify_again, verify_cell, verify_sequence
 from spec_decode_bench.harness.verify.mismatch import View, differences, small
 from tests import factory
@@ -283,7 +283,7 @@ def test_no_element_is_right_because_of_its_poison(device):
         guarded.poison(pattern)
         never_written = guarded.tensor.clone()
         with pytest.raises(Mismatch, match=rf"\[{1 - index}\] expected"):
-            compare("state", guarded.tensor, never_written, Expected(value.to(guarded.tensor.device)))
+            check_equal("state", guarded.tensor, never_written, Expected(value.to(guarded.tensor.device)))
 
 
 def test_a_row_written_one_row_too_far_meets_a_canary(device):
@@ -371,12 +371,12 @@ def test_a_read_past_the_source_row_shows_in_the_slack(device):
     slack = torch.tensor([[False, False, True, True]])
     before = torch.full((1, 4), 99, dtype=torch.int32)
     for legal in ([5, 6, 99, 0], [5, 6, 0, 99]):
-        compare("table", torch.tensor([legal], dtype=torch.int32), before, Expected(value, may_keep=slack))
+        check_equal("table", torch.tensor([legal], dtype=torch.int32), before, Expected(value, may_keep=slack))
     kept_by_the_source = Expected(torch.tensor([[5, 6, 7, 8]], dtype=torch.int32), may_keep=slack)
-    compare("table", torch.tensor([[5, 6, 0, 8]], dtype=torch.int32), before, kept_by_the_source)
+    check_equal("table", torch.tensor([[5, 6, 0, 8]], dtype=torch.int32), before, kept_by_the_source)
     for illegal in ([5, 6, 42, 0], [5, 99, 0, 0]):
         with pytest.raises(Mismatch):
-            compare("table", torch.tensor([illegal], dtype=torch.int32), before, Expected(value, may_keep=slack))
+            check_equal("table", torch.tensor([illegal], dtype=torch.int32), before, Expected(value, may_keep=slack))
 
 
 def test_unread_elements_may_hold_anything_and_nothing_else_may(device):
@@ -388,10 +388,10 @@ def test_unread_elements_may_hold_anything_and_nothing_else_may(device):
         dont_care=torch.tensor([[False, False, False, True]]),
     )
     assert required(expected).tolist() == [[True, True, False, False]]
-    compare("table", torch.tensor([[5, 6, 0, -7], [99] * 4], dtype=torch.int32), before, expected)
+    check_equal("table", torch.tensor([[5, 6, 0, -7], [99] * 4], dtype=torch.int32), before, expected)
     for wrong in ([[5, 6, -7, 0], [99] * 4], [[5, 7, 0, 0], [99] * 4], [[5, 6, 0, 0], [99, 99, 99, 0]]):
         with pytest.raises(Mismatch):
-            compare("table", torch.tensor(wrong, dtype=torch.int32), before, expected)
+            check_equal("table", torch.tensor(wrong, dtype=torch.int32), before, expected)
 
 
 @pytest.mark.parametrize("shape_stride", [((4, 3), (3, 1)), ((4, 3), (13, 1)), ((7,), (1,)), ((2, 0), (1, 1))])

@@ -9,7 +9,7 @@ from cuda.bindings import driver
 from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
-from spec_decode_bench.harness.records.endings import seen
+from spec_decode_bench.harness.records.sentences import seen
 from spec_decode_bench.harness.verify.edge_cases import check_results, check_variant
 from spec_decode_bench.harness.verify.equality import required
 from spec_decode_bench.harness.verify.fixture import Fixture

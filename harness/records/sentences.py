@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spec_decode_bench.harness.contract import COMPILER, GPU, in_buffers
+from spec_decode_bench.harness.numbers import counted, significant
 from spec_decode_bench.harness.packages import in_words
 from spec_decode_bench.harness.records.schema import Cell, Code, Finding, Outcome, Place, Reason
-from spec_decode_bench.harness.wording import counted, significant
 
 _WHEN = {
     "timing": "during timing: ",

@@ -1,31 +1,10 @@
-"""Numbers and names in sentences."""
+"""Errors in one line."""
 
 import json
 
 import pytest
 
-from spec_decode_bench.harness.wording import first_line, significant
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "text"),
-    [
-        (0.0, 3, "0.00"),
-        (0.0321, 3, "0.03"),
-        (1.5, 3, "1.50"),
-        (9.996, 3, "10.0"),
-        (37.84, 3, "37.8"),
-        (99.96, 3, "100"),
-        (478.4, 3, "478"),
-        (12345.6, 3, "12346"),
-        (-1.234, 3, "-1.23"),
-        (-99.96, 3, "-100"),
-        (1.23456, 4, "1.235"),
-        (float("nan"), 3, "nan"),
-    ],
-)
-def test_significant_digits_without_an_exponent(value, digits, text):
-    assert significant(value, digits) == text
+from spec_decode_bench.harness.errors import first_line
 
 
 def test_an_error_names_the_place_in_the_users_own_code(tmp_path):
@@ -38,5 +17,5 @@ def test_an_error_names_the_place_in_the_users_own_code(tmp_path):
     assert first_line(caught.value).endswith("(mine.py, line 5)")
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
-    assert "(test_wording.py, line " in first_line(caught.value)
+    assert "(test_errors.py, line " in first_line(caught.value)
     assert first_line(ValueError("never raised")) == "ValueError: never raised"
