@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spec_decode_bench.engine_plugin.configuration import KEY, EnginePlan
@@ -29,10 +29,10 @@ def refuse(source: LoadedConfig, *_: Any) -> Any:
     raise source.error(KEY, f"runs inside an engine: SPEC_DECODE_BENCH={source.path} vllm serve MODEL")
 
 
-def show(console: Console, run: Run) -> list[Table]:
+def show(console: Console, runs: Sequence[Run]) -> list[Table]:
     from spec_decode_bench.engine_plugin.tables import show_blocks
 
-    return show_blocks(console, run)
+    return [table for run in runs for table in show_blocks(console, run)]
 
 
 SECTION = registry.Section(

@@ -144,7 +144,7 @@ def test_a_variant_imports_the_package_of_an_engine(command, how, request, engin
     if how == "cloned, spawned":
         monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")
     chosen = ["smoke", "--only", "decode_native/mine/batch_size=1,*", "--variants", "mine.py", "--device", "cpu"]
-    more = ["--no-plots", "--out", "out"] if command == "run" else ["--no-array", "--random", 1]
+    more = ["--no-plots", "--out", "out"] if command == "run" else ["--no-array"]
     code, out, err = run([*words, *chosen, *more], tmp_path, *path)
     assert (code, errors(err)) == (0, ""), out
     assert "passed" in out

@@ -527,7 +527,6 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
             name=where.name,
             status=found.status,
             buffers=where.buffers,
-            seed=where.seed,
             finding=found if is_shown else None,
             reason=found.reason,
             passed_checks=() if is_shown else found.passed_checks,
@@ -542,7 +541,6 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
             place=self.place,
             name=self.name,
             buffers=self.buffers,
-            seed=self.seed,
             reason=self.reason,
             passed_checks=self.passed_checks,
         )

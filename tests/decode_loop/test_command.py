@@ -162,6 +162,6 @@ def test_an_interrupted_run_is_completed_loop_by_loop(config, tmp_path):
 
 @full
 def test_verify_takes_the_operators_of_the_stacks(config, tmp_path):
-    done = completed("verify", config(), "--device", "cpu", "--random", "0", "--no-array")
+    done = completed("verify", config(), "--device", "cpu", "--no-array")
     assert done.returncode == 0, done.stderr
     assert "decode_native/flat_view" in done.stdout

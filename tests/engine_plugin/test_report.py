@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from spec_decode_bench.engine_plugin.plots import engine_arms
 from spec_decode_bench.engine_plugin.records import EngineBlock
 from spec_decode_bench.engine_plugin.tables import engine_tables
+from spec_decode_bench.harness.discover import ROOT
 from spec_decode_bench.harness.records.schema import Finding, Place, Status
+from tests.cli.test_cli import call
 from tests.engine_plugin.fakes import two_speeds
 from tests.factory import gpu_environment, run
 
@@ -81,3 +83,9 @@ def test_the_picture_has_every_arm_and_batch_size(measured):
     assert len(host.patches) == 6
     assert len(changes.containers) == 2
     assert engine_arms.figure([run_of([])]) is None
+
+
+def test_a_shipped_record_is_reported(tmp_path):
+    code, out, err = call("report", ROOT / "results" / "reference" / "nvidia-h200" / "engine_llama_check.jsonl")
+    assert (code, err) == (0, "")
+    assert "step_prologue" in out

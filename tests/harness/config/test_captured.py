@@ -136,7 +136,6 @@ def test_other_batches_are_generated_at_the_same_point(configured, two_steps, ca
     ((operator, point), *_) = expand(configured(two_steps, ["decode_flatten"]), catalog.operators)
     fixture = Fixture(operator, point, "cpu", 5)
     contents = [fixture.batches[i].inputs.seq_lens.tolist() for i in (0, 1, 2, fixture.add_batch(9))]
-    assert contents[1] == operator.make_inputs(point, 6).seq_lens.tolist()
     assert contents[3] == operator.make_inputs(point, 9).seq_lens.tolist()
     assert len({tuple(lens) for lens in contents}) == 4
 
