@@ -107,7 +107,6 @@ class Guarded:
     shift:  elements between an aligned address and its start, as for a view of a larger buffer.
     row_stride: instead of that of ``source``, and no canaries, for rows that lie gigabytes apart.
     take:   (bytes) -> memory of that many, instead of torch's allocator.
-    before, behind: bytes of canaries.
     """
 
     def __init__(
@@ -117,8 +116,6 @@ class Guarded:
         shift: int = 0,
         row_stride: int | None = None,
         take: Callable[[int], Tensor] | None = None,
-        before: int = GUARD_BYTES,
-        behind: int = GUARD_BYTES,
     ) -> None:
         self._unguarded = row_stride is not None
         if row_stride is not None:
@@ -129,24 +126,24 @@ class Guarded:
             self.fill(source)
             return
         span = span_of(source)
-        offset = before // source.element_size() + shift
+        offset = GUARD_BYTES // source.element_size() + shift
         self._start = offset * source.element_size()
         take = take or partial(torch.empty, dtype=torch.uint8, device=device)
-        storage = take((offset + span) * source.element_size() + behind).fill_(CANARY)
+        storage = take((offset + span) * source.element_size() + GUARD_BYTES).fill_(CANARY)
         self._bytes = storage
         self.tensor = (
             storage[: storage.numel() // source.element_size() * source.element_size()]
             .view(source.dtype)
             .as_strided(source.shape, source.stride(), offset)
         )
-        self._span = span * source.element_size()
+        self.span_bytes = span * source.element_size()
         self._rows = None if self.tensor.is_contiguous() else self._mask_of_rows()
         self.fill(source)
 
     def _mask_of_rows(self) -> Tensor:
         """Bool mask over the bytes of the tensor's span: its own, not those between its rows."""
         size = self.tensor.element_size()
-        mask = torch.zeros(self._span, dtype=torch.bool, device=self._bytes.device)
+        mask = torch.zeros(self.span_bytes, dtype=torch.bool, device=self._bytes.device)
         shape, stride = (*self.tensor.shape, size), (*(s * size for s in self.tensor.stride()), 1)
         mask.as_strided(shape, stride).fill_(True)
         return mask
@@ -165,9 +162,9 @@ class Guarded:
         if self._unguarded:
             return []
         before, rest = self._bytes[: self._start], self._bytes[self._start :]
-        zones = [(-self._start, before), (self._span, rest[self._span :])]
+        zones = [(-self._start, before), (self.span_bytes, rest[self.span_bytes :])]
         if self._rows is not None:
-            zones.insert(1, (0, rest[: self._span].masked_fill(self._rows, CANARY)))
+            zones.insert(1, (0, rest[: self.span_bytes].masked_fill(self._rows, CANARY)))
         return zones
 
     def stray_write(self) -> int | None:
@@ -220,9 +217,11 @@ class Guard:
         shifts = dict.fromkeys(tensors_of(source), shift) if isinstance(shift, int) else shift
         on_host = {field.name for field in dataclasses.fields(source) if field.metadata.get("host")}
         side_by_side = [name for name in tensors_of(source) if name not in on_host and name not in row_strides]
-        take = (
-            arena.take if arena else _Block(sum(_most_bytes(tensors_of(source)[n]) for n in side_by_side), device).take
-        )
+        most = sum(_most_bytes(tensors_of(source)[name]) for name in side_by_side)
+        take = arena.take if arena else _Block(2 * MARGIN_BYTES + most, device).take
+        #: Canaries before the first and behind the last of those that lie side by side. They are no part of these: all
+        #: start as far into their storage, as torch.compile treats the offset like a size.
+        self._margins = [] if arena or not side_by_side else [take(MARGIN_BYTES).fill_(CANARY)]
         for name, tensor in tensors_of(source).items():
             host = name in on_host
             self.buffers[name] = Guarded(
@@ -231,9 +230,10 @@ class Guard:
                 shifts.get(name, 0),
                 row_strides.get(name),
                 partial(torch.empty, dtype=torch.uint8, pin_memory=device == "cuda") if host else take,
-                before=GUARD_BYTES + MARGIN_BYTES * (name in side_by_side[:1]),
-                behind=GUARD_BYTES + MARGIN_BYTES * (name in side_by_side[-1:]),
             )
+        if self._margins:
+            self._margins.append(take(MARGIN_BYTES).fill_(CANARY))
+        self._ends = side_by_side[:1] + side_by_side[-1:]
         self.view = dataclasses.replace(source, **{name: buffer.tensor for name, buffer in self.buffers.items()})
 
     def share(self, buffers: Mapping[str, Guarded]) -> None:
@@ -257,10 +257,16 @@ class Guard:
         by_device: dict[torch.device, list[Tensor]] = {}
         for buffer in self.buffers.values():
             by_device.setdefault(buffer.tensor.device, []).extend(zone for _, zone in buffer.zones())
+        for margin in self._margins:
+            by_device.setdefault(margin.device, []).append(margin)
         # All zones of a device in one comparison, as most checks find nothing.
         if not any_of((torch.cat(zones) != CANARY).any() for zones in by_device.values() if zones):
             return {}
         offsets = {name: buffer.stray_write() for name, buffer in self.buffers.items()}
+        for name, margin, start in zip(self._ends, self._margins, (-MARGIN_BYTES - GUARD_BYTES, None), strict=False):
+            if len(changed := (margin != CANARY).nonzero()):
+                begin = self.buffers[name].span_bytes + GUARD_BYTES if start is None else start
+                offsets[name] = begin + int(changed[0])
         return {name: offset for name, offset in offsets.items() if offset is not None}
 
     @property
