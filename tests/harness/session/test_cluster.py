@@ -16,7 +16,7 @@ from spec_decode_bench.harness.config.sweep import task_of  # noqa: E402
 from spec_decode_bench.harness.config.work_items import keys_of  # noqa: E402
 from spec_decode_bench.harness.discover import discover  # noqa: E402
 from spec_decode_bench.harness.records.file import read_run  # noqa: E402
-from spec_decode_bench.harness.records.schema import Cell, Segment  # noqa: E402
+from spec_decode_bench.harness.records.schema import Cell  # noqa: E402
 from spec_decode_bench.harness.session.cluster import cluster_gpus, connected  # noqa: E402
 from spec_decode_bench.harness.session.messages import Job  # noqa: E402
 from spec_decode_bench.harness.session.several_gpus import SeveralGpus  # noqa: E402
@@ -73,7 +73,7 @@ def shared_run(cluster, folder, harm):
     catalog = discover([str(file)])
     items = plan([catalog.find("decode_native", name) for name in ("chain_clamp", "waits")], (1, 2, 3, 4))
     job = Job("cpu", (str(file),), 3, Measure(time_budget_s=0.2, min_rounds=3, max_rounds=3), timed=True)
-    warnings = []
+    warnings, segments = [], []
 
     def disturb():
         end = time.monotonic() + 60
@@ -87,6 +87,7 @@ def shared_run(cluster, folder, harm):
     with ThreadPoolExecutor(1) as thread, connected(cluster.address, job.variant_files) as found:
         assert found == {"H100": 2, "H200": 1}
         with SeveralGpus(cluster_gpus(job, "H100", 2), job.measure, warnings.append) as session:
+            session.on_process = segments.append
             disturbed = thread.submit(disturb)
             assert warnings == []
             lines = list(session.run(items))
@@ -94,7 +95,7 @@ def shared_run(cluster, folder, harm):
             assert ray.available_resources()["accelerator_type:H200"] == 1  # no retry on another model
     found = [line for line in lines if isinstance(line, Cell)]
     assert sorted(one.key for one in found) == sorted(keys_of(items))
-    return found, [line for line in lines if isinstance(line, Segment)], warnings
+    return found, segments, warnings
 
 
 def test_a_killed_worker_process_is_replaced_on_its_node(cluster, tmp_path):
