@@ -190,11 +190,6 @@ def copy_bandwidth(calibration: Calibration) -> float:
     return 2 * calibration.copy_bytes / float(np.median(calibration.copy_us))
 
 
-def block_copy_us(calibration: Calibration) -> float:
-    """Graph slope of the one-block copy kernel, microseconds."""
-    return fit(calibration.own["block_copy"].graph_us).slope
-
-
 @cache
 def copy_bound_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
     """(bytes read and written, microseconds of the fastest copy kernel that moves at least as many, where its buffers

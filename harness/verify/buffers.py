@@ -193,7 +193,7 @@ def drawn_shifts(draw: random.Random, *records: Any) -> list[dict[str, int]]:
 
 def _most_bytes(tensor: Tensor) -> int:
     """That it may take of a block."""
-    return (span_of(tensor) + SHIFTS) * tensor.element_size() + 2 * (GUARD_BYTES + MARGIN_BYTES) + ALIGNMENT
+    return (span_of(tensor) + SHIFTS) * tensor.element_size() + 2 * GUARD_BYTES + ALIGNMENT
 
 
 class Guard:
