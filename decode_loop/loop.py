@@ -27,7 +27,7 @@ from spec_decode_bench.decode_loop.records import LoopBlock, LoopRequest, LoopSp
 from spec_decode_bench.decode_loop.scheduler import CountError, Scheduler
 from spec_decode_bench.decode_loop.state import BoundStack, Engine, Part, bind, make_engine, restore
 from spec_decode_bench.decode_loop.workload import Workload
-from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own, own_launches
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
 
 #: Intervals at the beginning of a block that are not recorded: the first step starts from an idle device, and the host
@@ -101,6 +101,8 @@ class DecodeLoop:
         self._parts: dict[str, Sequence[Part]] = {}
         self._ready: dict[str, _ReadyStack] = {}
         self._turns = 0
+        #: Of the host, seconds in the suite's own launches around an engine's kernels since the step began.
+        self._own_s = 0.0
 
     def set_up(self, stack: str, parts: Sequence[Part]) -> None:
         """Bind a stack and capture its graphs. Raises what its variants raise."""
@@ -194,6 +196,7 @@ class DecodeLoop:
         restore(self._engine, expected.device)
         self._ready[stack].bound.poison()
         self._device.start_block()
+        self._own_s = 0.0
         host = tuple(staged.numpy() for staged, _ in self._engine.staging)
         to_device = tuple(tensor.numpy() for tensor in self._engine.state.to_device)
         layout = self._engine.layout
@@ -231,7 +234,8 @@ class DecodeLoop:
     def _step(self, ready: _ReadyStack, scheduler: Scheduler, i: int, reached: Callable[[Moment, int], None]) -> None:
         """Submit one step of a block. reached: called at each moment of it, on the host."""
         device, parity = self._device, i % 2
-        end_of_host_s = perf_counter() + self._settings.host_step_us * 1e-6
+        # An engine has no copies of the suite's: they take the place of other work of the host.
+        end_of_host_s, self._own_s = perf_counter() + self._settings.host_step_us * 1e-6 - self._own_s, 0.0
         entries = scheduler.prepare(parity)
         while perf_counter() < end_of_host_s:  # a scheduler's other work
             pass
@@ -239,8 +243,7 @@ class DecodeLoop:
         device.write(parity, entries)
         reached("written", i)
         if ready.graphs is None:
-            for launch in ready.bound.launches[parity]:
-                launch()
+            self._launch(ready.bound.launches[parity])
             reached("metadata_submitted", i)
             ready.model()
         else:
@@ -251,9 +254,17 @@ class DecodeLoop:
         device.accept(parity)
         device.fetch(i)
         reached("sampled", i)
-        for launch in ready.after[parity]:
-            launch()
+        self._launch(ready.after[parity])
         reached("submitted", i)
+
+    def _launch(self, launches: Sequence[Callable[[], Any]]) -> None:
+        for launch in launches:
+            if own_launches(launch) is None:
+                launch()
+            else:
+                began = perf_counter()
+                engine_s = launch.engine_s()
+                self._own_s += perf_counter() - began - engine_s
 
     def _learn(self, scheduler: Scheduler, step: int, first: int, known: np.ndarray, busy: np.ndarray) -> None:
         counts = self._device.wait(step)

@@ -1,10 +1,13 @@
 """The loop equals the simulation step by step, and a stack that does not is named with step, request and table."""
 
+from time import sleep
+
 import numpy as np
 import pytest
 
 from spec_decode_bench.decode_loop.loop import WARMUP_INTERVALS
 from spec_decode_bench.decode_loop.workload import Acceptance
+from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 from tests.decode_loop.loops import (
     CHAINS,
     MAMBA,
@@ -99,6 +102,15 @@ def test_stacks_are_given_the_same_requests_and_may_take_any_turn():
 def test_a_captured_loop_is_the_same_loop():
     loop = decode_loop(workload(3), {"one": parts(shape(), ONE)}, full_graph=True)
     assert loop.block("one", 1).requests
+
+
+def test_copies_of_the_suite_take_the_place_of_other_work_of_the_host():
+    """Those around an engine's kernel, which no server has."""
+    right = parts(shape(), ONE)
+    copies = own(lambda: sleep(0.1))
+    around = with_setup(right, right[0].operator.name, lambda launch, x, out: EngineLaunch(copies, launch))
+    loop = decode_loop(workload(3), {"right": right, "around": around}, host_step_us=150e3)
+    assert min(loop.block("around", 0).itl_us) == pytest.approx(150e3, abs=60e3)
 
 
 # --- stacks that are wrong --------------------------------------------------------------------------------------------
