@@ -1,8 +1,10 @@
-"""What the decode loop predicts of a server, beside what was measured in it: ``python -m tools.predicted LOOP ENGINE``.
+"""What the decode loop predicts of servers, beside what was measured in them.
 
-LOOP, ENGINE: their records. The loop has a stack for each arm, with its name. Of the loops at a batch size the one
-counts in which the first arm's ITL is nearest to the server's, so that the change itself decides nothing. Prints a line
-for each arm, and draws engine_predicted.png into --out.
+    python -m tools.predicted LOOP ENGINE [LOOP ENGINE ...]
+
+LOOP, ENGINE: records of the loop and of the server. The loop has a stack for each arm, with its name. Of the loops at a
+batch size the one counts in which the first arm's ITL is nearest to the server's, so that the change itself decides
+nothing. Prints a table, and draws engine_predicted.png into --out.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis.stats import Interval
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import RecordError, Run
+from spec_decode_bench.harness.report.console import make_console, print_tables
+from spec_decode_bench.harness.report.table import Column, Table, number_column, text_rows
 from spec_decode_bench.plots._axes import draw_intervals, style_changes
 from spec_decode_bench.plots._style import LABEL_PT, environment_caption, finish, new_figure
 
@@ -77,10 +81,25 @@ def _nearest(loops: Run, first: Arm) -> dict[str, Loop]:
     return min(candidates, key=lambda one: abs(value(one[first.name], "itl_us") - first.itl.median), default={})
 
 
-def figure(engine: Run, loops: Run) -> Figure | None:
-    """None where the loop has no stacks with the names of the server's arms at a batch size of it."""
-    if not (rows := predictions(engine, loops)):
-        return None
+def table(rows: Sequence[Prediction]) -> Table:
+    heads = ("requests", "arm", "server's ITL, ms", "loop's, ms", "measured change, µs", "predicted change, µs")
+    texts = (
+        (
+            str(row.arm.batch),
+            row.arm.name,
+            f"{row.server / 1000:.2f}",
+            f"{row.loop / 1000:.2f}",
+            interval_text(row.measured),
+            interval_text(row.predicted),
+        )
+        for row in rows
+    )
+    columns = (number_column(heads[0]), Column(heads[1]), *map(number_column, heads[2:]))
+    return Table("Change of ITL, measured and predicted", columns, text_rows(texts))
+
+
+def figure(rows: Sequence[Prediction], runs: Sequence[Run]) -> Figure:
+    """runs: those that the rows are of."""
     fig, handles = new_figure(HEIGHT_IN, "Change of ITL: what the decode loop predicts, and what the server shows"), {}
     ax = fig.add_subplot()
     for name, (color, marker, shift) in LOOKS.items():
@@ -96,29 +115,26 @@ def figure(engine: Run, loops: Run) -> Figure | None:
     ax.set_xlim(-0.5, len(rows) - 0.5)
     ax.set_ylabel("change of ITL (µs)", fontsize=LABEL_PT)
     style_changes(ax)
-    return finish(fig, handles, f"95 % intervals\n{environment_caption([engine, loops])}", [engine, loops])
+    return finish(fig, handles, f"95 % intervals\n{environment_caption(runs)}", runs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m tools.predicted", description=__doc__.partition(": ")[0])
-    parser.add_argument("loop", type=Path)
-    parser.add_argument("engine", type=Path)
+    parser = argparse.ArgumentParser("python -m tools.predicted", description=__doc__.partition("\n")[0])
+    parser.add_argument("records", type=Path, nargs="+", metavar="LOOP ENGINE")
     parser.add_argument("--out", type=Path, default=Path())
     options = parser.parse_args(arguments)
     try:
-        engine, loops = read_run(options.engine), read_run(options.loop)
+        runs = [read_run(path) for path in options.records]
     except RecordError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for one in predictions(engine, loops):
-        print(
-            f"{one.arm.batch} requests, {one.arm.name}: measured {interval_text(one.measured)} us of {one.server:.0f}, "
-            f"predicted {interval_text(one.predicted)} us of {one.loop:.0f} at a model step of {one.model_step_us:g}"
-        )
-    if (drawn := figure(engine, loops)) is None:
+    if len(runs) % 2:
+        parser.error("records come in pairs, a loop and a server")
+    if not (rows := [row for loops, engine in zip(runs[::2], runs[1::2], strict=True) for row in predictions(engine, loops)]):
         print("error: the loop has no stacks with the names of the server's arms at its batch sizes", file=sys.stderr)
         return 1
-    drawn.savefig(options.out / "engine_predicted.png")
+    print_tables(make_console(), [table(rows)])
+    figure(rows, runs).savefig(options.out / "engine_predicted.png")
     return 0
 
 

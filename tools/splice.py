@@ -47,6 +47,7 @@ from spec_decode_bench.profiler.records import PROFILE, Profile, read_document
 from spec_decode_bench.profiler.tables import profile_tables
 from spec_decode_bench.profiler.tables import summary as attributed
 from tools import compare_timers, error_rates, mutate, pairs
+from tools import predicted as prediction
 
 registry.load(bench.REGISTRATIONS)
 
@@ -168,6 +169,13 @@ def engine(given: str) -> list[str]:
     return [*lines, *(f"{as_text(note)}  " for note in table.notes), machine(run.header.environment)]
 
 
+def predicted(given: str) -> list[str]:
+    """given: ``LOOP:ENGINE,...``, records of the decode loop and of the servers whose change it predicts."""
+    pairs = [[record(f"{H200}/{name}") for name in pair.split(":")] for pair in given.split(",")]
+    rows = [row for loop, server in pairs for row in prediction.predictions(server, loop)]
+    return markdown_rows(prediction.table(rows))
+
+
 def profile(tool: str) -> list[str]:
     found = read_document(REFERENCE / H100 / "profiles" / tool / PROFILE, Profile)
     variants = ((found.session, f"{cell.operator}/{cell.variant}") for cell in found.session.cells)
@@ -204,7 +212,7 @@ def of_tool(tool: object, path: Path) -> Callable[..., list[str]]:
     return lambda *argument: tool.documented(json.loads(path.read_text(encoding="utf-8")), *argument)
 
 
-FUNCTIONS = (summary, records, engines, vllm_step, loop_overview, loop, gpus, engine, profile, same_in_both)
+FUNCTIONS = (summary, records, engines, vllm_step, loop_overview, loop, gpus, engine, predicted, profile, same_in_both)
 BLOCKS = {function.__name__.replace("_", "-"): function for function in (*FUNCTIONS, operators, source)} | {
     "headline": lambda: summary(H200, overview.speedup_table),
     "timers": of_tool(compare_timers, REFERENCE / H200 / "compare_timers.json"),

@@ -155,14 +155,17 @@ def print_calibration_errors(console: Console, uncalibrated: Sequence[str]) -> N
 
 
 def print_tables(console: Console, tables: Iterable[Table]) -> None:
-    """With titles and notes, one below the other."""
+    """With titles and notes, one below the other; each note once."""
+    shown: set[str] = set()
     for table in tables:
         console.print()
         console.print(Text(table.title, style="bold"))
         if table.rows:
             print_table(console, table)
-        for note in table.notes:
-            print_text(console, spaced(note), "dim")
+        for note in dict.fromkeys(table.notes):
+            if note not in shown:
+                print_text(console, spaced(note), "dim")
+        shown.update(table.notes)
 
 
 def print_text(console: Console, text: str, style: str = "") -> None:

@@ -31,11 +31,10 @@ def test_the_loop_with_the_servers_itl_predicts(measured):
     assert [(one.arm.name, one.model_step_us) for one in found] == [("suite", 2400.0), ("packed", 2400.0)]
     assert [one.predicted.median for one in found] == pytest.approx([-75.0, -60.0])
     assert found[0].measured.median == pytest.approx(-120, abs=40)
-    (ax,) = figure(measured, loops()).axes
+    (ax,) = figure(found, [loops(), measured]).axes
     ticks = [tick.get_text().splitlines()[0] for tick in ax.get_xticklabels()]
     assert ticks == ["32 requests, suite", "32 requests, packed"]
 
 
 def test_a_loop_with_another_batch_size_predicts_nothing(measured):
     assert predictions(measured, loops(batch=8)) == []
-    assert figure(measured, loops(batch=8)) is None
