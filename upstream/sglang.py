@@ -1,6 +1,6 @@
-"""SGLang's kernels: the gather of index keys (Triton) and the paged-MQA schedule of its DeepSeek-V4 indexer (CUDA C++).
+"""SGLang's kernels: the gather of index keys (Triton), and the schedules of DeepSeek-V4's indexer and attention (CUDA C++).
 
-Both are read from SGLang's files; SGLang itself is never imported. Its tile schedule is in upstream/flash_mla.py.
+All are read from SGLang's files; SGLang itself is never imported. Its fork of FlashMLA is in upstream/flash_mla.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from functools import cache
 from pathlib import Path
 
 import triton
+from cuda.bindings import driver
 from cuda.core import ObjectCode, Program, ProgramOptions
 
 from spec_decode_bench.baselines.k_quant_gather import operator as gather
+from spec_decode_bench.baselines.mla_tile_schedule import operator as tiles
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import GPU, Point, variant
 from spec_decode_bench.harness.cuda import current_arch, function_of
+from spec_decode_bench.harness.cuda_graph import checked
 from spec_decode_bench.harness.launch import packed
 from spec_decode_bench.harness.packages import file_in
 from spec_decode_bench.upstream._kernel_source import triton_kernel
@@ -79,14 +82,39 @@ def sglang_dsa_triton(point: Point, x: gather.Inputs, out: gather.Outputs) -> Ca
     return launch
 
 
+# --- CUDA C++ ---------------------------------------------------------------------------------------------------------
+
+#: Namespace of the kernels of a file. Behind them something launches them through TVM's interface.
+FIRST = "namespace sglang {"
+
+
+def device_code(text: str, launcher: str, before: str) -> str:
+    """The kernels of a file, for NVRTC: without the launcher behind them and what only that includes.
+
+    launcher: its first words. before: what the kernels include.
+    """
+    begin, end = text.find(FIRST), text.find(launcher)
+    if not 0 <= begin < end:
+        raise LookupError(f"no {FIRST!r} before {launcher!r} in this file; this version of SGLang is not supported")
+    return f"{before}{text[begin:end]}}}\n"
+
+
+@cache
+def compiled(path: Path, arch: str, launcher: str, before: str, *kernels: str) -> ObjectCode:
+    """The cubin of the kernels of a file for one architecture such as ``sm_90``."""
+    options = ProgramOptions(arch=arch, name=path.name, std="c++17", include_path=_cub())
+    program = Program(device_code(path.read_text(encoding="utf-8"), launcher, before), "c++", options)
+    return program.compile("cubin", name_expressions=kernels)
+
+
 # --- paged_mqa_schedule -----------------------------------------------------------------------------------------------
 
-SCHEDULE = "kernels/jit/csrc/deepseek_v4/paged_mqa_metadata.cuh"
-#: Namespace of the kernels, and the struct behind them that launches them through TVM's interface.
-FIRST, LAUNCHER = "namespace sglang {", "struct IndexerMetadataKernel"
+SCHEDULE, LAUNCHER = "kernels/jit/csrc/deepseek_v4/paged_mqa_metadata.cuh", "struct IndexerMetadataKernel"
 #: Largest batch and kernel there; threads of both. Larger batches take two kernels.
 TINY, SMALL, THREADS = 64, 2048, 256
+KERNELS = {TINY: "sglang::paged_mqa_metadata_tiny_kernel", SMALL: "sglang::paged_mqa_metadata_small_kernel"}
 CUB = "cub/block/block_scan.cuh"
+INCLUDES = f"#include <{CUB}>\n#include <cuda/std/cstdint>\nusing cuda::std::uint32_t;\n"
 
 
 class Parameters(ctypes.Structure):
@@ -111,23 +139,6 @@ def _cub() -> list[str]:
     return []
 
 
-def device_code(text: str) -> str:
-    """The kernels of the file, for NVRTC: without the launcher behind them and what only that includes."""
-    begin, end = text.find(FIRST), text.find(LAUNCHER)
-    if not 0 <= begin < end:
-        raise LookupError(f"{SCHEDULE} lacks {FIRST!r} before {LAUNCHER!r}; this version of SGLang is not supported")
-    return f"#include <{CUB}>\n#include <cuda/std/cstdint>\nusing cuda::std::uint32_t;\n{text[begin:end]}}}\n"
-
-
-@cache
-def compiled(path: Path, arch: str) -> ObjectCode:
-    """The cubin of the kernels for one architecture such as ``sm_90``."""
-    names = [f"sglang::paged_mqa_metadata_{size}_kernel" for size in ("tiny", "small")]
-    options = ProgramOptions(arch=arch, name=path.name, std="c++17", include_path=_cub())
-    program = Program(device_code(path.read_text(encoding="utf-8")), "c++", options)
-    return program.compile("cubin", name_expressions=names)
-
-
 def _skip_schedule(point: Point) -> str | None:
     if paged.with_indices(point):
         return "SGLang's kernel takes no token's request"
@@ -149,8 +160,57 @@ def _skip_schedule(point: Point) -> str | None:
 )
 def sglang_cuda(point: Point, x: paged.Inputs, out: paged.Outputs) -> Callable[[], None]:
     """SGLang's kernel for flat rows (DeepSeek-V4), straight into the persistent table."""
-    code = compiled(file_in("sglang", SCHEDULE), current_arch())
-    size = "tiny" if point.batch_size <= TINY else "small"
-    function = function_of(code.get_kernel(f"sglang::paged_mqa_metadata_{size}_kernel"))
+    kernel = KERNELS[TINY if point.batch_size <= TINY else SMALL]
+    code = compiled(file_in("sglang", SCHEDULE), current_arch(), LAUNCHER, INCLUDES, *KERNELS.values())
+    function = function_of(code.get_kernel(kernel))
     values = Parameters(point.batch_size, point.num_sms, x.context_lens.data_ptr(), out.schedule.data_ptr())
     return packed(function, (1,), THREADS, [values], (code, x.context_lens, out.schedule))
+
+
+# --- mla_tile_schedule ------------------------------------------------------------------------------------------------
+
+TILES, TILES_LAUNCHER = "kernels/jit/csrc/deepseek_v4/flashmla_sched_meta.cuh", "void flashmla_sched_meta("
+TILES_KERNEL, TILES_INCLUDES = "sglang::flashmla::flashmla_sched_meta_kernel", "using uint32_t = unsigned;\n"
+#: Bytes of dynamic shared memory that SGLang gives the kernel at most.
+MOST_SHARED = 48 * 1024
+
+
+class TileParameters(ctypes.Structure):
+    """Params of the file. topk: -1 for a dense model, whose lengths are seqlens_k."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("b", "block_size_n", "fixed_overhead_num_blocks", "topk", "extra_topk")),
+        *((name, ctypes.c_void_p) for name in ("topk_length", "extra_topk_length", "seqlens_k")),
+        *((name, ctypes.c_void_p) for name in ("tile_scheduler_metadata", "num_splits")),
+        ("num_sm_parts", ctypes.c_int),
+    )
+
+
+def tile_bytes(point: Point) -> int:
+    """Of dynamic shared memory: five numbers of a request, and the rows."""
+    return 4 * (5 * point.batch_size + 1 + 8 * point.num_sm_parts)
+
+
+def _skip_tiles(point: Point) -> str | None:
+    if point.layout != "new":
+        return "its rows have the new layout"
+    return None if tile_bytes(point) <= MOST_SHARED else "SGLang's kernel takes a schedule that fits into 48 KiB"
+
+
+@variant("mla_tile_schedule", requires=(f"sglang:{TILES}#{TILES_LAUNCHER}", GPU), skip=_skip_tiles)
+def sglang_tiles(point: Point, x: tiles.Inputs, out: tiles.Outputs) -> Callable[[], None]:
+    """SGLang's kernel for FlashMLA on Blackwell, for a dense model, straight into the persistent buffers."""
+    code = compiled(file_in("sglang", TILES), current_arch(), TILES_LAUNCHER, TILES_INCLUDES, TILES_KERNEL)
+    function, most = function_of(code.get_kernel(TILES_KERNEL)), driver.CUfunction_attribute
+    checked(driver.cuFuncSetAttribute(function, most.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, MOST_SHARED))
+    values = TileParameters(
+        b=point.batch_size,
+        block_size_n=tiles.BLOCK_N,
+        fixed_overhead_num_blocks=point.overhead,
+        topk=-1,
+        seqlens_k=x.seq_lens.data_ptr(),
+        tile_scheduler_metadata=out.tile_scheduler_metadata.data_ptr(),
+        num_splits=out.num_splits.data_ptr(),
+        num_sm_parts=point.num_sm_parts,
+    )
+    return packed(function, (1,), THREADS, [values], (code, x.seq_lens, out), tile_bytes(point))

@@ -5,6 +5,7 @@ The packages here are made up, and hold nothing of the real ones.
 
 import base64
 import hashlib
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -250,11 +251,27 @@ def test_the_layout_of_a_flash_mla_is_read_off_its_output(row, convention, monke
 def test_the_kernels_of_sglang_are_cut_out_of_their_file():
     """Without the includes before them and the launcher behind them, which take TVM's headers."""
     text = f"#include <tvm/ffi.h>\n{sglang.FIRST}\n__global__ void kernel() {{}}\n{sglang.LAUNCHER} {{\n}};\n}}\n"
-    code = sglang.device_code(text)
-    assert code.endswith("namespace sglang {\n__global__ void kernel() {}\n}\n")
-    assert "tvm" not in code
+    code = sglang.device_code(text, sglang.LAUNCHER, "// before\n")
+    assert code == "// before\nnamespace sglang {\n__global__ void kernel() {}\n}\n"
     with pytest.raises(LookupError, match="this version of SGLang is not supported"):
-        sglang.device_code(text.replace("struct", "class"))
+        sglang.device_code(text, "class", "")
+
+
+@pytest.mark.skipif(file_in("sglang", sglang.TILES) is None, reason="needs SGLang's files (docs/upstream.md)")
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_sglangs_tile_schedule_compiles_and_takes_these_parameters(arch):
+    path = file_in("sglang", sglang.TILES)
+    code = sglang.compiled(path, arch, sglang.TILES_LAUNCHER, sglang.TILES_INCLUDES, sglang.TILES_KERNEL)
+    assert sglang.TILES_KERNEL in code.symbol_mapping
+    names = [name for name, _ in sglang.TileParameters._fields_]
+    declared = re.search(r"struct Params \{(.*?)\};", path.read_text(), re.DOTALL)[1]
+    assert re.findall(r"(\w+);", declared) == names
+
+
+def test_sglangs_tile_schedule_is_bounded_by_shared_memory():
+    assert "new layout" in sglang._skip_tiles(tiles.complete({"layout": "old"}))
+    assert sglang._skip_tiles(tiles.complete({"batch_size": 2431, "max_num_seqs": 4095, "num_sm_parts": 16})) is None
+    assert "48 KiB" in sglang._skip_tiles(tiles.complete({"batch_size": 2432, "max_num_seqs": 4095, "num_sm_parts": 16}))
 
 
 def test_sglangs_grid_covers_the_longest_request():
