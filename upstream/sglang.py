@@ -1,4 +1,4 @@
-"""SGLang's kernels: the gather of index keys (Triton), and the schedules of DeepSeek-V4's indexer and attention (CUDA C++).
+"""SGLang's kernels: the gather of index keys (Triton), the schedules of DeepSeek-V4's indexer and attention (CUDA C++).
 
 All are read from SGLang's files; SGLang itself is never imported. Its fork of FlashMLA is in upstream/flash_mla.py.
 """

@@ -3,12 +3,15 @@ in place, then slots are mapped, and the indexer's schedule is made and copied. 
 
 All passes share one set of buffers there. Here each has its own, because the operator wants the tables of all passes: a
 copy by the suite, which is not timed, hands what a pass advances on to the next one.
+
+Model runner V1 takes one kernel per pass for all three; it has one group, and no sampling keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -20,12 +23,12 @@ from spec_decode_bench.baselines.draft_passes.operator import (
     slots_part,
     with_indexer,
 )
-from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.baselines.workloads.request_slots import group_block_sizes, group_tables, num_real
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 from spec_decode_bench.kernels.paged_mqa_schedule import triton as schedule_kernel
 from spec_decode_bench.upstream import vllm_compute_slot_mappings, vllm_draft_inputs
-from spec_decode_bench.upstream._vllm import needs_of
+from spec_decode_bench.upstream._vllm import Definitions, needs_of
 
 NEEDS = needs_of((vllm_draft_inputs, vllm_compute_slot_mappings))
 LIMITS = vllm_compute_slot_mappings.LIMITS
@@ -109,3 +112,83 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions around them."""
     return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, _calls)
+
+
+# --- model runner V1 --------------------------------------------------------------------------------------------------
+
+STEP = Definitions("v1/spec_decode/utils.py", "eagle_step_slot_mapping_metadata_kernel")
+END = "what passes the end gets position 0, length 1 and no slot (vLLM #33503)"
+
+
+def _skip_v1(point: Point) -> str | None:
+    if point.num_groups > 1:
+        return "model runner V1 maps the slots of one group"
+    if point.advance == "no":
+        return "model runner V1 launches nothing where positions stay"
+    return "its kernel makes no schedule" if with_indexer(point) else None
+
+
+def _fails_v1(point: Point, x: Inputs) -> bool:
+    """Where a pass reaches the end of the model's range, or the group is not mapped."""
+    real = num_real(point)
+    last = (x.seq_lens[:real] - x.num_rejected[:real]).max() + passes(point) > point.max_model_len
+    return bool(last) or not bool(x.enabled.all())
+
+
+@variant(
+    "draft_passes",
+    requires=STEP.need,
+    skip=_skip_v1,
+    known_failures={"end of the model's range*": END},
+    fails_on=_fails_v1,
+)
+def vllm_v1(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's kernel of model runner V1: one launch a pass for positions, lengths and slots. Boundaries, sampling keys
+    and what lies behind the batch are not made there: writing them is not timed.
+    """
+    kernel, real, rows = STEP().eagle_step_slot_mapping_metadata_kernel, num_real(point), point.batch_size
+    (block_size,), (by_slot,) = group_block_sizes(point), group_tables(point, x.tables)
+    slots, table = x.idx_mapping[:real], by_slot.new_empty((real, by_slot.shape[1]))
+    boundaries = torch.arange(point.max_num_seqs + 1, dtype=torch.int32, device=slots.device).clamp(max=real)
+    first, ahead = out.positions.new_empty(real), torch.arange(passes(point), device=slots.device)[:, None] + 2
+
+    def before() -> None:
+        torch.index_select(by_slot, 0, slots, out=table)
+        torch.sub(x.seq_lens[:real], x.num_rejected[:real], out=out.seq_lens[0, :real])
+        torch.sub(out.seq_lens[0, :real], 1, out=first)
+        torch.add(first, ahead, out=out.sample_src_positions[:, :real])
+        out.query_start_loc.copy_(boundaries)
+        out.seq_lens[:, real:].zero_()
+        out.slot_mappings[:, :, rows:].fill_(-1)
+
+    launches: list[Callable[[], None]] = [own(before)]
+    for i in range(passes(point)):
+        if i:
+            launches.append(own(_copied_from(out.seq_lens[i, :real], out.seq_lens[i - 1, :real])))
+        launches.append(
+            _step_v1(
+                kernel,
+                rows,
+                out.positions[i - 1, :real] if i else first,
+                table,
+                table.stride(0),
+                out.seq_lens[i],
+                out.positions[i],
+                out.slot_mappings[i, 0],
+                block_size,
+                point.max_model_len,
+                table.shape[1],
+                -1,
+                real,
+            )
+        )
+    return EngineLaunch(*launches)
+
+
+def _copied_from(target: torch.Tensor, source: torch.Tensor) -> Callable[[], None]:
+    return lambda: target.copy_(source)
+
+
+def _step_v1(kernel: Any, rows: int, *arguments: Any) -> Callable[[], None]:
+    """The kernel of a pass over all rows of the batch, padding included."""
+    return lambda: kernel[(rows,)](*arguments)

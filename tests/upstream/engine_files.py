@@ -100,7 +100,38 @@ def _scatter_num_accepted_kernel(idx, sampled, accepted):
         tl.store(accepted + s, tl.maximum(tl.load(sampled + tl.program_id(0)), 1))
 """
 
+ALIGNED = """
+@triton.jit
+def _mamba_align_block_table_kernel(out, table, stride, column_stride, lens, lens_stride, block_size, width,
+                                    BLOCK: tl.constexpr):
+    b, j = tl.program_id(0), tl.arange(0, BLOCK)
+    column = tl.maximum((tl.load(lens + b * lens_stride) - 1) // block_size, 0) + j
+    entries = tl.load(table + b.to(tl.int64) * stride + column * column_stride, mask=j < width)
+    tl.store(out + b * width + j, entries, mask=j < width)
+"""
+
+#: Past the end of the model's range as vLLM has it: position 0, length 1, no slot.
+STEP_OF_DRAFTER = """
+@triton.jit
+def eagle_step_slot_mapping_metadata_kernel(positions, table, stride, lens, positions_out, slots,
+                                            size: tl.constexpr, most: tl.constexpr, columns: tl.constexpr,
+                                            PAD: tl.constexpr, rows):
+    b = tl.program_id(0)
+    if b < rows:
+        p = tl.load(positions + b) + 1
+        inside = p < most
+        p = tl.where(inside, p, 0)
+        block = tl.load(table + b * stride + tl.minimum(p // size, columns - 1))
+        tl.store(slots + b, tl.where(inside, block * size + p % size, PAD))
+        tl.store(positions_out + b, p)
+        tl.store(lens + b, tl.where(inside, tl.load(lens + b) + 1, 1))
+    else:
+        tl.store(slots + b, PAD)
+"""
+
 FILES = {
+    "v1/attention/backends/utils.py": ALIGNED,
+    "v1/spec_decode/utils.py": STEP_OF_DRAFTER,
     "v1/worker/gpu/block_table.py": TABLES,
     "v1/worker/gpu/buffer_utils.py": BUFFERS,
     "v1/worker/gpu/input_batch.py": BATCH,

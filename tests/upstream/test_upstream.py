@@ -270,8 +270,9 @@ def test_sglangs_tile_schedule_compiles_and_takes_these_parameters(arch):
 
 def test_sglangs_tile_schedule_is_bounded_by_shared_memory():
     assert "new layout" in sglang._skip_tiles(tiles.complete({"layout": "old"}))
-    assert sglang._skip_tiles(tiles.complete({"batch_size": 2431, "max_num_seqs": 4095, "num_sm_parts": 16})) is None
-    assert "48 KiB" in sglang._skip_tiles(tiles.complete({"batch_size": 2432, "max_num_seqs": 4095, "num_sm_parts": 16}))
+    largest = {"batch_size": 2431, "max_num_seqs": 4095, "num_sm_parts": 16}
+    assert sglang._skip_tiles(tiles.complete(largest)) is None
+    assert "48 KiB" in sglang._skip_tiles(tiles.complete(largest | {"batch_size": 2432}))
 
 
 def test_sglangs_grid_covers_the_longest_request():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from spec_decode_bench.harness.contract import GPU
 from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.engine_launch import EngineLaunch
 from spec_decode_bench.harness.packages import file_in
@@ -12,7 +13,7 @@ from spec_decode_bench.harness.records.schema import Status
 from spec_decode_bench.harness.verify.buffers import POISONS
 from spec_decode_bench.harness.verify.edge_cases import in_place
 from spec_decode_bench.harness.verify.fixture import Fixture
-from spec_decode_bench.upstream import _vllm, vllm_gather_block_tables, vllm_post_update
+from spec_decode_bench.upstream import _vllm, vllm, vllm_draft_passes, vllm_gather_block_tables, vllm_post_update
 from spec_decode_bench.upstream._kernel_source import definitions
 from tests.decode_loop.loops import decode_loop, parts, shape, workload
 from tests.runnable import DEVICE
@@ -21,7 +22,17 @@ from tests.upstream import engine_files
 
 IS_THERE = file_in("vllm", _vllm.SPECULATOR) is not None
 needs_vllm = pytest.mark.skipif(not IS_THERE, reason="needs vLLM's files on PYTHONPATH (docs/upstream.md)")
-STEP = [v for v in discover().variants if v.origin.startswith("spec_decode_bench.upstream.vllm_")]
+STEP = [
+    v for v in discover().variants if v.origin.startswith("spec_decode_bench.upstream.vllm") and GPU not in v.requires
+]
+CODES = (
+    _vllm.LOAD_PTR,
+    vllm.ALIGNED_TABLE,
+    vllm_draft_passes.STEP,
+    vllm_gather_block_tables.CODE,
+    vllm_post_update.CODE,
+    vllm_post_update.STATES,
+)
 
 
 @pytest.fixture
@@ -29,7 +40,7 @@ def engine(tmp_path, monkeypatch):
     engine_files.write(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path / "vllm"
-    for code in (_vllm.LOAD_PTR, vllm_gather_block_tables.CODE, vllm_post_update.CODE, vllm_post_update.STATES):
+    for code in CODES:
         vars(code).pop("_loaded", None)
     importlib.invalidate_caches()
 
@@ -52,12 +63,18 @@ def edge_cases(operator, *words):
     return [case for case in cases if not words or any(word in case.name for word in words)]
 
 
-@pytest.mark.parametrize("name", ["vllm", "vllm_call"])
-@pytest.mark.parametrize("operator", ["gather_block_tables", "post_update"])
-def test_kernels_and_functions_are_taken_out_of_an_engines_files(engine, operator, name):
-    variant = discover().find(operator, name)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gather_block_tables/vllm", "gather_block_tables/vllm_call", "post_update/vllm", "post_update/vllm_call"),
+        *("mamba_spec_metadata/vllm_v1", "draft_passes/vllm_v1"),
+    ],
+)
+def test_kernels_and_functions_are_taken_out_of_an_engines_files(engine, name):
+    variant = discover().find(*name.split("/"))
     assert unavailable(variant, "cpu") is None
-    cases = edge_cases(operator)
+    operator = discover().operators[variant.operator]
+    cases = [case for case in operator.edge_cases if not variant.skip(operator.complete(case.point))]
     check(variant, cases[:: max(len(cases) // 8, 1)])
 
 
