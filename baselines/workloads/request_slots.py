@@ -109,12 +109,13 @@ SEQS_FIT = Rule(
     "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs}): slots are distinct",
     lambda p: p.batch_size <= p.max_num_seqs,
 )
+PREFILLS_FIT = Rule(
+    "prefills ({prefills}) must not exceed the real requests of batch_size ({batch_size})",
+    lambda p: p.prefills <= num_real(p),
+)
 STEP_RULES = (
     *axes.DECODE_STEP_RULES,
-    Rule(
-        "prefills ({prefills}) must not exceed the real requests of batch_size ({batch_size})",
-        lambda p: p.prefills <= num_real(p),
-    ),
+    PREFILLS_FIT,
     Rule(
         "prefill_len ({prefill_len}) must not exceed max_model_len ({max_model_len})",
         lambda p: not p.prefills or p.prefill_len <= p.max_model_len,
