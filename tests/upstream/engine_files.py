@@ -129,7 +129,27 @@ def eagle_step_slot_mapping_metadata_kernel(positions, table, stride, lens, posi
         tl.store(slots + b, PAD)
 """
 
+TOKEN_REQUESTS = """
+@triton.jit
+def _token_request(starts, token, rows):
+    request = tl.zeros_like(token)
+    for b in range(1, rows):
+        request = tl.where(tl.load(starts + b) <= token, b, request)
+    return request
+
+@triton.jit
+def _token_request_mapping_kernel(starts, out, rows, mapped, tokens):
+    t = tl.program_id(0) * 256 + tl.arange(0, 256)
+    request = _token_request(starts, t, rows)
+    tl.store(out + t, tl.where(t < mapped, request, 0), mask=t < tokens)
+
+def compute_token_to_req_indices(starts, out, mapped, tokens):
+    _token_request_mapping_kernel[(-(-tokens // 256),)](starts, out, starts.shape[0] - 1, mapped, tokens, num_warps=4)
+    return out[:tokens]
+"""
+
 FILES = {
+    "v1/attention/ops/metadata.py": TOKEN_REQUESTS,
     "v1/attention/backends/utils.py": ALIGNED,
     "v1/spec_decode/utils.py": STEP_OF_DRAFTER,
     "v1/worker/gpu/block_table.py": TABLES,

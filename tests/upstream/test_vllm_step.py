@@ -13,7 +13,14 @@ from spec_decode_bench.harness.records.schema import Status
 from spec_decode_bench.harness.verify.buffers import POISONS
 from spec_decode_bench.harness.verify.edge_cases import in_place
 from spec_decode_bench.harness.verify.fixture import Fixture
-from spec_decode_bench.upstream import _vllm, vllm, vllm_draft_passes, vllm_gather_block_tables, vllm_post_update
+from spec_decode_bench.upstream import (
+    _vllm,
+    vllm_draft_passes,
+    vllm_gather_block_tables,
+    vllm_mamba_spec_metadata,
+    vllm_post_update,
+    vllm_token_requests,
+)
 from spec_decode_bench.upstream._kernel_source import definitions
 from tests.decode_loop.loops import decode_loop, parts, shape, workload
 from tests.runnable import DEVICE
@@ -27,11 +34,12 @@ STEP = [
 ]
 CODES = (
     _vllm.LOAD_PTR,
-    vllm.ALIGNED_TABLE,
     vllm_draft_passes.STEP,
     vllm_gather_block_tables.CODE,
+    vllm_mamba_spec_metadata.ALIGNED_TABLE,
     vllm_post_update.CODE,
     vllm_post_update.STATES,
+    vllm_token_requests.CODE,
 )
 
 
@@ -67,7 +75,7 @@ def edge_cases(operator, *words):
     "name",
     [
         *("gather_block_tables/vllm", "gather_block_tables/vllm_call", "post_update/vllm", "post_update/vllm_call"),
-        *("mamba_spec_metadata/vllm_v1", "draft_passes/vllm_v1"),
+        *("mamba_spec_metadata/vllm_v1", "draft_passes/vllm_v1", "token_requests/vllm", "token_requests/vllm_call"),
     ],
 )
 def test_kernels_and_functions_are_taken_out_of_an_engines_files(engine, name):
