@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec_decode_bench.baselines.token_requests.chains import needs_exact_host_lens
 from spec_decode_bench.baselines.token_requests.operator import Inputs, Outputs, num_tokens
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import Point, variant
@@ -20,7 +19,9 @@ TOKENS = 256
 def _skip(point: Point) -> str | None:
     if point.padding_request == "own":
         return "vLLM maps padding tokens to 0 here; decode_flatten/vllm_varlen gives them requests of their own"
-    return needs_exact_host_lens(point) if num_tokens(point) else "vLLM makes no map of a step without tokens"
+    if point.host_lens == "stale":
+        return "vLLM's host knows the number of tokens"
+    return None if num_tokens(point) else "vLLM makes no map of a step without tokens"
 
 
 @variant("token_requests", requires=CODE.need, skip=_skip)
