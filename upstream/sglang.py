@@ -201,8 +201,9 @@ def _skip_tiles(point: Point) -> str | None:
 def sglang_tiles(point: Point, x: tiles.Inputs, out: tiles.Outputs) -> Callable[[], None]:
     """SGLang's kernel for FlashMLA on Blackwell, for a dense model, straight into the persistent buffers."""
     code = compiled(file_in("sglang", TILES), current_arch(), TILES_LAUNCHER, TILES_INCLUDES, TILES_KERNEL)
-    function, most = function_of(code.get_kernel(TILES_KERNEL)), driver.CUfunction_attribute
-    checked(driver.cuFuncSetAttribute(function, most.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, MOST_SHARED))
+    function = function_of(code.get_kernel(TILES_KERNEL))
+    dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    checked(driver.cuFuncSetAttribute(function, dynamic, MOST_SHARED))
     values = TileParameters(
         b=point.batch_size,
         block_size_n=tiles.BLOCK_N,

@@ -4,8 +4,8 @@ Sparse attention and its indexer find the block table of a token through it. For
 the T launched ones, and A = query_start_loc[B] real tokens:
 
     requests[t] = b                query_start_loc[b] <= t < query_start_loc[b + 1]
-    requests[t] = 0                A <= t < T, padding tokens (``padding_request: zero``)
-    requests[t] = B + t - A        the same, where tokens of one request are taken together (``own``)
+    requests[t] = 0                A <= t < T, padding tokens (padding_request: zero)
+    requests[t] = B + t - A        the same, where tokens of one request are taken together (padding_request: own)
 
 Requests without tokens own none, wherever they stand. Entries from T on keep their contents. The device's boundaries
 count: under adaptive verification the host knows their number of tokens at most (``host_lens: stale``).
