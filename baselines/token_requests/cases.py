@@ -5,6 +5,7 @@ An edit changes the contents of the inputs (CPU tensors) in place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,7 +39,7 @@ _OWN = {"padding_request": "own"}
 _RAGGED = {"batch_size": 9, "decode_len": "ragged"}
 
 
-def _both(name: str, point: dict, edit=None) -> list[EdgeCase]:
+def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) -> list[EdgeCase]:
     """The edge case with either request of padding tokens."""
     return [EdgeCase(name, point, edit), EdgeCase(f"{name}, own", point | _OWN, edit)]
 

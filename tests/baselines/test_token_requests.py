@@ -9,11 +9,10 @@ from tests.baselines.random_batches import drawn, int32, legal_point, run_exampl
 
 
 def test_worked_example():
-    """Three requests of two tokens, none and three, and two padding tokens; the buffer has a place more."""
-    axes = {"batch_size": 3, "next_n": 3, "token_padding": 2, "max_num_batched_tokens": 8, "host_lens": "stale"}
-    start = int32(0, 2, 2, 5)
+    """Three requests of two tokens, none and three, and two padding tokens; the buffer has four places more."""
+    axes, start = {"batch_size": 3, "next_n": 3, "token_padding": 2, "max_num_batched_tokens": 11}, int32(0, 2, 2, 5)
     for request, padding in {"zero": [0, 0], "own": [3, 4]}.items():
-        point = legal_point(operator, axes | {"max_num_batched_tokens": 11, "padding_request": request})
+        point = legal_point(operator, axes | {"padding_request": request})
         expected = operator.reference(point, Inputs(start, start, 7))["requests"]
         assert expected.value[:7].tolist() == [0, 0, 2, 2, 2, *padding]
         assert expected.untouched.tolist() == [False] * 7 + [True] * 4
