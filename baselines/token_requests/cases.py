@@ -63,6 +63,9 @@ EDGE_CASES = [
     }),
     EdgeCase("chunks beside decodes", {"batch_size": 9, "prefills": 3, "prefill_len": 700}),
     EdgeCase("chunks before decodes", {"batch_size": 9, "prefills": 3, "prefill_len": 700}, reverse),
+    EdgeCase("a chunk of 4 * 448 + 1 tokens among 300 requests", {  # more than the strips of its row take at a time
+        "batch_size": 300, "prefills": 1, "prefill_len": 1793,
+    }),
     EdgeCase("a chunk alone", {"batch_size": 1, "prefills": 1, "prefill_len": 8192}),
     EdgeCase("long rows, L = 33", {"batch_size": 3, "next_n": 40, "max_decode_len": 33, "decode_len": "ragged"}),
     *_both("T = capacity", {"batch_size": 8, "token_padding": 5, "max_num_batched_tokens": 37}),
