@@ -36,6 +36,8 @@ SAME_ON_ALL_SEEDS = {
     "paged_mqa_schedule": {"schedule": {("real-dummy-real", 1)}},
     # An idle rank: no request has a length.
     "seq_lens_update": {name: {("big-idle-big", 1)} for name in ("seq_lens", "seq_lens_cpu_upper_bound")},
+    # A token per request, and an idle rank.
+    "token_requests": {"requests": {("the target's tokens, then one per request", 1), ("big-padded-idle-big", 2)}},
 }
 
 #: Operator -> outputs that follow from the shapes of a step alone, in some steps or in all.
