@@ -131,8 +131,8 @@ def _skip_v1(point: Point) -> str | None:
 def _fails_v1(point: Point, x: Inputs) -> bool:
     """Where a pass reaches the end of the model's range, or the group is not mapped."""
     real = num_real(point)
-    last = (x.seq_lens[:real] - x.num_rejected[:real]).max() + passes(point) > point.max_model_len
-    return bool(last) or not bool(x.enabled.all())
+    longest = int((x.seq_lens[:real] - x.num_rejected[:real]).max()) + passes(point)
+    return longest > point.max_model_len or not bool(x.enabled.all())
 
 
 @variant(
