@@ -120,7 +120,7 @@ EDGE_CASES = [
     EdgeCase("all rows chunks", _BATCH | {"batch_size": 4, "prefills": 4, "prefill_len": 30}, _chunks),
     EdgeCase("chunks, some the last ones, beside decodes", _DFLASH | {"prefills": 4, "prefill_len": 17}),
     EdgeCase("a row of 2050 tokens", {
-        "batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096,
+        "batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 5000,
         "max_num_batched_tokens": 2060, "num_groups": 2,
     }),
     EdgeCase("a row of 37 tokens where the host knows of 4", _BATCH | {"batch_size": 12}, _one_long_row),

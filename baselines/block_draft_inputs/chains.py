@@ -39,8 +39,8 @@ def fill(
     ranks: tuple[int, int, int],
     most: int,
 ) -> None:
-    """int64. tokens: [A], 0 .. A - 1. columns: [Q], 0 .. Q - 1. numbers: [B, 1], 0 .. B - 1. boundaries: [R + 1], 0, Q ..
-    B Q, B Q ..
+    """All int64: tokens: [A], 0 .. A - 1. columns: [Q], 0 .. Q - 1. numbers: [B, 1], 0 .. B - 1.
+    boundaries: [R + 1], 0, Q .. B Q, B Q ..
     """
     rows, count, query, k = len(x.idx_mapping), len(tokens), len(columns), out.sample_pos.shape[1]
     drafted = rows * query

@@ -1,7 +1,7 @@
 """block_draft_inputs in Triton: one launch for all groups; rows share a program, and all programs share the tails.
 
-The engine's kernel gives a row of a few tokens a program of its own, and all tails, up to the capacity of a step, to the
-last of them, once per group.
+The engine's kernel gives a row of a few tokens a program of its own, and all tails, up to the capacity of a step, to
+the last of them, once per group.
 
 block_draft_inputs.cu has the versions that were tried.
 """
