@@ -20,8 +20,6 @@ BLOCK_TABLE = "v1/worker/gpu/block_table.py"
 BUFFERS = "v1/worker/gpu/buffer_utils.py"
 INPUT_BATCH = "v1/worker/gpu/input_batch.py"
 REJECTION = "v1/worker/gpu/spec_decode/rejection_sampler.py"
-CONTEXT_PARALLEL = "v1/worker/gpu/cp_utils.py"
-DFLASH = "v1/worker/gpu/spec_decode/dflash/speculator.py"
 SPECULATOR = "v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py"
 HYBRID = "v1/worker/gpu/model_states/mamba_hybrid.py"
 MAMBA = "v1/worker/mamba_utils.py"
@@ -30,7 +28,6 @@ MAMBA = "v1/worker/mamba_utils.py"
 _MARKS = {
     BLOCK_TABLE: "MASK_SLIDING_WINDOW",
     INPUT_BATCH: "LOOKAHEAD_BLOCK",
-    DFLASH: "out_is_padding_ptr",
     SPECULATOR: "ADVANCE_DRAFT_POSITIONS",
 }
 COLUMNS = 256

@@ -15,15 +15,18 @@ from spec_decode_bench.baselines.compute_slot_mappings.operator import rank_of
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.baselines.workloads.request_slots import group_block_sizes, group_tables, longest_row
 from spec_decode_bench.harness.contract import Point, variant
-from spec_decode_bench.upstream._vllm import CONTEXT_PARALLEL, DFLASH, Definitions, needs, with_kernels
+from spec_decode_bench.upstream._vllm import Definitions, with_kernels
 
 #: Slot of a token without one, and most tokens that a program takes at a time, as vLLM launches its kernel.
 PAD, BLOCK_SIZE = -1, 256
-LOCAL_SLOT = Definitions(CONTEXT_PARALLEL, "cp_local_slot")
+LOCAL_SLOT = Definitions("v1/worker/gpu/cp_utils.py", "cp_local_slot")
 CODE = Definitions(
-    DFLASH, *with_kernels("prepare_dflash_inputs"), given=lambda: vars(LOCAL_SLOT()) | {"PAD_SLOT_ID": PAD}
+    "v1/worker/gpu/spec_decode/dflash/speculator.py",
+    *with_kernels("prepare_dflash_inputs"),
+    given=lambda: vars(LOCAL_SLOT()) | {"PAD_SLOT_ID": PAD},
 )
-NEEDS = needs(CODE, LOCAL_SLOT)
+#: With an argument of the kernel that a supported version has.
+NEEDS = (f"{CODE.need}#out_is_padding_ptr", LOCAL_SLOT.need)
 LIMITS = {
     "a row of 37 tokens where the host knows of 4": "the grid covers the longest row that the host knows of",
     **dict.fromkeys(

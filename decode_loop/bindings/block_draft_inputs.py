@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from spec_decode_bench.baselines.block_draft_inputs.operator import MASK_TOKEN_ID, Inputs, Outputs, query_tokens
 from spec_decode_bench.decode_loop.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from spec_decode_bench.harness.contract import Point
@@ -46,8 +44,8 @@ def inputs(point: Point, state: EngineState) -> Inputs:
         table_starts=own.table_starts[:1],
         widths=own.widths[:1],
         block_sizes=own.block_sizes[:1],
-        temperature_device=torch.ones(capacity, device=state.seq_lens.device),
-        seeds_device=torch.zeros(capacity, dtype=torch.int64, device=state.seq_lens.device),
+        temperature_device=own.last_sampled_tokens.new_ones(capacity).float(),
+        seeds_device=own.last_sampled_tokens.new_zeros(capacity),
         temperature_host=None,
         seeds_host=None,
         num_tokens=state.shape.num_tokens,
