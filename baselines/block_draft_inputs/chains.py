@@ -49,12 +49,14 @@ def fill(
     row = row_of(starts, tokens).clamp(max=rows - 1)
     is_kept = tokens < end[row]
     context = torch.where(is_kept, x.target_positions[:count], 0)
-    out.context_positions[:count].copy_(context)
+    is_real = tokens < starts[-1]  # the host may count more
+    out.context_positions[:count].copy_(torch.where(is_real, context, out.context_positions[:count]))
     last = x.target_positions[end - 1]
     ahead = last[:, None] + 1 + columns
     for g, table in enumerate(tables):
-        of_context = slots_of(table, row, context, sizes[g], ranks)
-        out.context_slot_mappings[g, :count].copy_(torch.where(is_kept, of_context, -1))
+        of_context = torch.where(is_kept, slots_of(table, row, context, sizes[g], ranks), -1)
+        target = out.context_slot_mappings[g, :count]
+        target.copy_(torch.where(is_real, of_context, target))
         out.slot_mappings[g, :drafted].copy_(slots_of(table, numbers, ahead, sizes[g], ranks).flatten())
         out.slot_mappings[g, drafted:].fill_(-1)
     newest = torch.where(

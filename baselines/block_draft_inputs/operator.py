@@ -238,7 +238,9 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 
 def varied(point: Point) -> Mapping[str, Any]:
-    return axes.other_contents(point) | {"contents": "evicted"}
+    """Lengths with room for a block: the end of the model's range is an edge case, which vLLM's kernel does not take."""
+    room = max(point.max_model_len - query_tokens(point), 1)
+    return axes.other_contents(point) | {"context_len": {"uniform": [1, room]}, "contents": "evicted"}
 
 
 operator = Operator(
