@@ -238,7 +238,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 
 def varied(point: Point) -> Mapping[str, Any]:
-    """Lengths with room for a block: the end of the model's range is an edge case, which vLLM's kernel does not take."""
+    """Lengths with room for a block. What lies behind the model's range is in edge cases, which not all variants take."""
     room = max(point.max_model_len - query_tokens(point), 1)
     return axes.other_contents(point) | {"context_len": {"uniform": [1, room]}, "contents": "evicted"}
 
