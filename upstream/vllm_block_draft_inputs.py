@@ -48,12 +48,8 @@ def past_the_tables(point: Point, x: Inputs) -> bool:
 @variant("block_draft_inputs", requires=NEEDS, known_failures=LIMITS, fails_on=past_the_tables)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel, once for each group."""
-    kernel, tables, sizes = (
-        CODE()._prepare_dflash_inputs_kernel,
-        group_tables(point, x.block_tables),
-        group_block_sizes(point),
-    )
-    longest = longest_row(point) + query_tokens(point)
+    kernel, tables = CODE()._prepare_dflash_inputs_kernel, group_tables(point, x.block_tables)
+    sizes, longest = group_block_sizes(point), longest_row(point) + query_tokens(point)
     block = min(BLOCK_SIZE, triton.next_power_of_2(longest))
     grid = (point.batch_size, cdiv(longest, block))
 

@@ -59,7 +59,7 @@ from spec_decode_bench.baselines.workloads.written import Written, as_arrays
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 from spec_decode_bench.harness.tensors import F32, I32, I64, Bool, Tensors, field
 
-#: Id of a mask, as in the drafters of Qwen3.
+#: Id of a mask. Generated tokens are below.
 MASK_TOKEN_ID = 151669
 
 SAMPLE_FROM_ANCHOR = Axis(
@@ -238,7 +238,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 
 def varied(point: Point) -> Mapping[str, Any]:
-    """Lengths with room for a block. What lies behind the model's range is in edge cases, which not all variants take."""
+    """Lengths with room for a block: not every variant takes positions behind the model's range."""
     room = max(point.max_model_len - query_tokens(point), 1)
     return axes.other_contents(point) | {"context_len": {"uniform": [1, room]}, "contents": "evicted"}
 
