@@ -6,6 +6,11 @@ from spec_decode_bench.harness.discover import discover
 
 CATALOG = discover()
 ILLEGAL = {
+    "block_draft_inputs": [
+        {"batch_size": 4, "next_n": 1},
+        {"batch_size": 4, "next_n": 8, "max_decode_len": 1, "max_num_batched_tokens": 27},
+        {"batch_size": 4, "cp_size": 2, "block_size": 8, "cp_interleave": 16},
+    ],
     "decode_step": [
         {"batch_size": 9, "max_num_batched_tokens": 35},
         {"batch_size": 9, "max_num_batched_tokens": 35, "decode_path": "native", "padding": 0.9},

@@ -53,6 +53,16 @@ def test_the_loop_equals_the_simulation(changes, delay):
         assert all(one == found[0] for one in found)
 
 
+def test_a_drafter_of_blocks_takes_a_turn():
+    """With padding, and in the step of one draft, whose block is the anchor alone."""
+    for changes in ({"num_requests": 2, "batch_size": 3}, {"next_n": 2, "num_requests": 1}):
+        of = by_slot(**changes)
+        stack = dict.fromkeys(("step_prologue", "post_update", "block_draft_inputs"), "op_chain")
+        wrong = followed(lambda x, out: out.sample_idx_mapping[0].fill_(x.idx_mapping[0] + 1))
+        message = "step 0: table sample_idx_mapping"
+        assert failure(workload(7, of=of), parts(of, stack), "block_draft_inputs", wrong).startswith(message)
+
+
 def test_requests_come_into_slots_that_were_others_before():
     """Three slots a row in turns: what an earlier request left there must not matter."""
     work = workload(0, of=by_slot(max_num_seqs=9), blocks=6)
