@@ -38,7 +38,7 @@ def ties_across_drafts(x: Inputs) -> None:
     """Every third row survives its first draft as seldom as the others their second: ties of different drafts."""
     rows = torch.ones(_shape(x))
     rows[:, :2] = 0.5
-    rows[::3, 0] = 0.25
+    rows[::3, :1] = 0.25
     rows[::3, 1:2] = 1.0
     _put(x, rows)
 
@@ -124,7 +124,9 @@ EDGE_CASES = [
     EdgeCase("R = 1500", _SMALL | {"max_num_seqs": 1500}),
     EdgeCase("B = 300, k = 15", {"batch_size": 300, "next_n": 16, "decode_len": "ragged"}),
     EdgeCase("B = 1030, all alike", {"batch_size": 1030, "next_n": 3, "budget": 0.7}, _all(1.0)),
-    EdgeCase("B = 1100, k = 9", {"batch_size": 1100, "next_n": 10, "budget": 0.3}),
+    EdgeCase("B = 1100, k = 9, chunks", {
+        "batch_size": 1100, "next_n": 10, "budget": 0.3, "prefills": 3, "prefill_len": 40,
+    }),
     EdgeCase("SGLang, B = 1", _SGLANG | {"batch_size": 1, "token_padding": 2}),
     EdgeCase("SGLang, no drafts at all", _SGLANG | {"next_n": 1, "padding": 0.2, "token_padding": 5}),
     EdgeCase("SGLang, budget 0", _SGLANG | {"budget": 0.0, "padding": 0.3, "token_padding": 4}),

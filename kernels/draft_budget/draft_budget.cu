@@ -110,7 +110,7 @@ struct Drafts {
     }
 };
 
-// The bits of the least admitted p, or one less where no tie at it is left out.
+// The bits of the least admitted p, or fewer where as many as the budget are at or above them.
 template <class All>
 __device__ __forceinline__ int least_admitted(const All& drafts, Block& block, int budget, const Sizes& n) {
     int least = n.least;
@@ -126,7 +126,7 @@ __device__ __forceinline__ int least_admitted(const All& drafts, Block& block, i
         at_least = block.total(at_least);
         const int enough = (at_least.a >= budget) + (at_least.b >= budget) + (at_least.c >= budget);
         least += enough * step;
-        if (enough && (enough == 1 ? at_least.a : enough == 2 ? at_least.b : at_least.c) == budget) return least - 1;
+        if (enough && (enough == 1 ? at_least.a : enough == 2 ? at_least.b : at_least.c) == budget) return least;
     }
     return least;
 }
