@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from spec_decode_bench.baselines.draft_budget.chains import EXAMPLES
 from spec_decode_bench.baselines.draft_budget.operator import Inputs, Outputs, by_vllm, num_drafts, operator
-from spec_decode_bench.baselines.workloads.torch_compile import compiled
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from spec_decode_bench.harness.contract import COMPILER, GPU, Point, variant
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 from spec_decode_bench.upstream._vllm import Definitions, needs
@@ -28,6 +27,11 @@ METHOD = Definitions(
     given=lambda: {"async_tensor_h2d": STAGING().async_tensor_h2d},
 )
 NEEDS = (*needs(RANKING), COMPILER, GPU)
+#: What the ranking is compiled for first: a server of many requests, and one request.
+EXAMPLES = (
+    {"batch_size": BUSY_BATCH, "max_num_seqs": 270, "next_n": 6, "decode_len": "ragged", "prefills": 3},
+    {"batch_size": 1},
+)
 
 
 def _skip(point: Point) -> str | None:
@@ -39,7 +43,7 @@ def _skip_call(point: Point) -> str | None:
 
 
 def _ranking(out: Outputs) -> Callable[..., None]:
-    """vLLM's function, compiled for the suite's examples first."""
+    """vLLM's function, compiled as vLLM does."""
     return compiled(RANKING()._assign_draft_token_budget, _set_up, operator, EXAMPLES, out.query_start_loc.device)
 
 

@@ -102,7 +102,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 _STEP = {"batch_size": BUSY_BATCH, "max_num_seqs": 270, "next_n": 6, "decode_len": "ragged", "prefills": 3}
 _PADDED = {"rule": "sglang", "batch_size": BUSY_BATCH, "max_num_seqs": 270, "next_n": 6, "token_padding": 50}
-EXAMPLES = (
+_EXAMPLES = (
     _STEP,
     _STEP | {"budget": 0.0},
     _STEP | {"budget": 1.0},
@@ -121,5 +121,5 @@ def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the operator chain, without the uploads."""
     device = out.query_start_loc.device
     if by_vllm(point):
-        return set_up(point, x, out, compiled(fill, set_up, operator, EXAMPLES, device))
+        return set_up(point, x, out, compiled(fill, set_up, operator, _EXAMPLES, device))
     return set_up_padded(point, x, out, compiled(fill_padded, set_up_padded, operator, _PADDED_EXAMPLES, device))
