@@ -118,7 +118,7 @@ _PADDED_EXAMPLES = (
 
 @variant("draft_budget", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """torch.compile (Inductor, dynamic shapes) of the operator chain, without the uploads."""
+    """torch.compile (Inductor, dynamic shapes) of the operator chain, behind the uploads."""
     device = out.query_start_loc.device
     if by_vllm(point):
         return set_up(point, x, out, compiled(fill, set_up, operator, _EXAMPLES, device))

@@ -1,10 +1,9 @@
 """draft_budget: adaptive verification's choice of the drafts that a step verifies, and the boundaries that follow.
 
 The host sets a budget for the step; the device gives it to the drafts that are most likely to survive. Row b < B' has d
-drafts of which any number of the first may be verified, and p = c[0] * ... * c[i], in fp32, is the chance that draft i
-survives (c: the drafter's confidence in each of them, in [0, 1]). Of all drafts of the batch those with the highest p
-are admitted, draft_budget of them or as many as there are; a[b] of row b. As p never rises along a row, these are its
-first ones.
+drafts, and draft i survives with p = c[0] * ... * c[i], in fp32 (c: the drafter's confidence in each of them, in
+[0, 1]). Of all drafts of the batch those with the highest p are admitted, draft_budget of them or as many as there are.
+a[b] of them are in row b, its first ones, as p never rises along a row.
 
 ``rule: vllm``, for s = idx_mapping[b] and all B rows (B' = B):
 
@@ -158,7 +157,7 @@ def longest_padding(point: Point) -> int:
     return point.next_n if point.capped == "yes" else 2**31 - 1
 
 
-def _confidences(point: Point) -> int:
+def _confidence_rows(point: Point) -> int:
     return point.max_num_seqs if by_vllm(point) else num_rows(point)
 
 
@@ -167,7 +166,7 @@ def _starts_read(point: Point) -> int:
 
 
 class Inputs(Tensors):
-    confidence: F32[_confidences, "next_n - 1"]  # by slot (vllm) or row (sglang), in [0, 1]
+    confidence: F32[_confidence_rows, "next_n - 1"]  # by slot (vllm) or row (sglang), in [0, 1]
     draft_budget: int
     num_tokens: int  # of the step (vllm) or the captured graph (sglang)
     idx_mapping: I64["batch_size"] = field(where=by_vllm)  # request slot
