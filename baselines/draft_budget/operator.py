@@ -39,6 +39,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from spec_decode_bench.baselines.draft_budget.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
@@ -199,8 +200,6 @@ def confidences(rng: np.random.Generator, rows: int, drafts: int) -> np.ndarray:
 
 @axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
-    import torch
-
     rng, rows = np.random.default_rng(seed), num_rows(point)
     drawn = torch.from_numpy(confidences(rng, rows, point.next_n - 1))
     if by_sglang(point):

@@ -5,7 +5,7 @@ turns counts the drafts at or above three candidates. Ties at it are taken in or
 decides; as they fill up in order, the prefix sum of what is admitted is that of what lies above plus as many ties as
 there is room for, so one pass over the rows makes counts and boundaries.
 
-draft_budget.cuh does the same with a thread per row.
+draft_budget.cu does the same with a thread per row.
 """
 
 from __future__ import annotations
