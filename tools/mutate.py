@@ -61,12 +61,8 @@ TABLES = ROOT / "tools" / "mutants"
 #: What ``verify`` does not need of the tree.
 NOT_COPIED = (".*", "docs", "results", "tests")
 #: Configurations that a mutant is verified with: the first that has the operator.
-SWEEPS = (
-    "configs/full.yaml",
-    "configs/mamba_copy.yaml",
-    "configs/step.yaml",
-    "configs/whole_step.yaml",
-    "configs/block_draft.yaml",
+SWEEPS = tuple(
+    f"configs/{name}.yaml" for name in ("full", "mamba_copy", "step", "whole_step", "block_draft", "draft_budget")
 )
 SEED = 0
 #: Seconds without a sign of life after which a mutant counts as hanging: many times what a healthy variant takes.

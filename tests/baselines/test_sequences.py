@@ -29,6 +29,8 @@ SAME_ON_ALL_SEEDS = {
         name: {("big-idle-big", 1)}
         for name in ("input_slots", "output_slots", "num_accepted_tokens", *mamba_spec_metadata.PER_REQUEST)
     },
+    # No draft is verified, and every request has one token.
+    "draft_budget": {name: {("all-none-some", 1)} for name in ("num_drafts", "cu_num_logits", "query_start_loc")},
     # An idle rank: no token, no row.
     "compute_slot_mappings": {"slot_mappings": {("chunk-decode-idle-chunk", 2)}},
     "gather_block_tables": {"block_tables": {("big-padded-idle-big", 2)}},

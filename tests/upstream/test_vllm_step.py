@@ -136,6 +136,8 @@ def test_definitions_are_compiled_alone(tmp_path):
 @needs_vllm
 @pytest.mark.parametrize("variant", STEP, ids=lambda v: v.id)
 def test_vllms_own_kernels_and_functions(variant):
+    if reason := unavailable(variant, DEVICE):
+        pytest.skip(f"needs {reason.detail}")
     check(variant, few(edge_cases(variant.operator), 6))
     findings = list(in_place(discover().operators[variant.operator], variant, DEVICE, 0))
     assert {finding.status for finding in findings} <= {Status.PASSED}, findings
