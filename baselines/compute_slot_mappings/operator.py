@@ -34,10 +34,21 @@ from spec_decode_bench.baselines.workloads.decode_batch import int32
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors
 
+
+def _one_rank(point: Point) -> bool:
+    return point.cp_size == 1 or axes.has_no_request(point)
+
+
 CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
-CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
+CP_RANK = Axis(
+    "cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is", idle=_one_rank
+)
 CP_INTERLEAVE = Axis(
-    "cp_interleave", axes.one_of(1, 4, 16, 64, 128), 1, "consecutive tokens of a context-parallel rank (I)"
+    "cp_interleave",
+    axes.one_of(1, 4, 16, 64, 128),
+    1,
+    "consecutive tokens of a context-parallel rank (I)",
+    idle=_one_rank,
 )
 
 AXES = slots.bounded(

@@ -21,6 +21,7 @@ num_blocks is in pinned host memory upstream (``memory: uva``), so a kernel's fi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,12 +34,19 @@ from spec_decode_bench.baselines.workloads.written import as_arrays
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 
+
+def _hides_no_block(point: Point) -> bool:
+    """Whether no block lies below the window of any group."""
+    return axes.has_no_request(point) or axes.longest_sequence(point) - max(point.window, 1) <= point.block_size
+
+
 WINDOW = Axis(
     "window",
     axes.whole(0),
     0,
     "tokens before the step that a sliding window reaches, in every second group (0 = no window)",
     used={128: "gpt-oss"},
+    idle=_hides_no_block,
 )
 DIRTY = Axis(
     "dirty", axes.whole(0), lambda p: p.batch_size, "rows that the previous step filled, cleared where they are padding"
@@ -51,7 +59,9 @@ AXES = slots.bounded(
     axes.MAX_MODEL_LEN,
     slots.PADDING,
     slots.MAX_NUM_SEQS,
-    *slots.GROUPS,
+    replace(slots.BLOCK_SIZE, idle=lambda p: p.max_model_len <= p.block_size),
+    slots.NUM_GROUPS,
+    replace(slots.GROUP_BLOCKS, idle=lambda p: p.num_groups == 1),
     WINDOW,
     DIRTY,
     slots.MEMORY,

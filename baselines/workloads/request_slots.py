@@ -30,20 +30,23 @@ PADDING = Axis(
     "padding", axes.probability, 0.0, "share of the rows that is padding, rounded up; 1 is an idle rank", plain
 )
 PREFILLS = Axis("prefills", axes.whole(0), 0, "requests that run a chunk of their prompt instead of a decode")
-PREFILL_LEN = Axis("prefill_len", axes.whole(1), 512, "tokens of each prefill chunk", largest=4097)
+PREFILL_LEN = Axis(
+    "prefill_len", axes.whole(1), 512, "tokens of each prefill chunk", largest=4097, idle=lambda p: not p.prefills
+)
 MAX_NUM_SEQS = Axis(
     "max_num_seqs",
     axes.whole(1),
     lambda p: max(256, p.batch_size),
     "request slots, and capacity of the per-request buffers (R)",
 )
-BLOCK_SIZE = replace(axes.BLOCK_SIZE, doc="KV tokens per block of the first group")
+BLOCK_SIZE = replace(axes.BLOCK_SIZE, doc="KV tokens per block of the first group", idle=axes.has_no_request)
 NUM_GROUPS = Axis("num_groups", axes.whole(1), 1, "KV cache groups (G)", largest=9)
 GROUP_BLOCKS = Axis(
     "group_blocks",
     axes.choice("same", "mixed"),
     "same",
     "block sizes of the groups: all block_size (same), or 1, 2 and 4 times that in turn (mixed)",
+    idle=lambda p: p.num_groups - num_state_groups(p) <= 1 or axes.has_no_request(p),
 )
 STATE_GROUPS = Axis(
     "state_groups",

@@ -14,6 +14,9 @@ The seed decides the values that are drawn, and where the buffers of a point beg
 
 A greedy search pins one pair that has not met, gives every other axis the class with the most pairs that have not met,
 and moves sizes until the rules hold and the bytes fit. A pair for which it finds no point is not legal.
+
+A pair meets *with effect* where neither of its axes is idle (``Axis.idle``): a block of 128 tokens means nothing to a
+step in which no block ends. Pairs that met without effect only are looked for again, MOST_LOOKS of them.
 """
 
 from __future__ import annotations
@@ -44,6 +47,10 @@ EVEN_POWERS = 0x55555555
 DRAWN = 3
 #: How often a pair meets at least, as the classes of most sizes have several values.
 MEETINGS = 2
+#: Pairs that are looked for once more, of those that met without effect.
+MOST_LOOKS = 60
+#: Legal classes of an axis that are tried for one with which no axis is idle.
+MOST_TRIED = 6
 #: Pairs that are tried for a variant that skips most of the array, of those that it has not met.
 PAIRS_OF_ITS_OWN = 40
 
@@ -66,10 +73,11 @@ Pair = tuple[ValueClass, ValueClass]
 
 @dataclass(frozen=True)
 class CoveringArray:
-    """by_label: label -> point, the cheapest first. pairs: label -> those that meet there."""
+    """by_label: label -> point, the cheapest first. pairs: label -> those that meet there; effective: with effect."""
 
     by_label: dict[str, Point]
     pairs: dict[str, frozenset[Pair]]
+    effective: dict[str, frozenset[Pair]]
 
     @property
     def points(self) -> list[Point]:
@@ -83,6 +91,9 @@ class CoveringArray:
     def met(self, labels: Iterable[str]) -> int:
         """How many pairs meet at some points of the array."""
         return len(frozenset().union(*(self.pairs[label] for label in labels)))
+
+    def met_with_effect(self, labels: Iterable[str]) -> int:
+        return len(frozenset().union(*(self.effective[label] for label in labels)))
 
 
 def fixture_of(operator: Operator, point: Point, device: str, seed: int) -> Fixture:
@@ -100,15 +111,16 @@ def covering_array(operator: Operator, variants: Sequence[Variant], seed: int = 
         for times in range(2, MEETINGS + 1):
             several = (pair for pair in builder.met if any(len(one.values) > 1 for one in pair))
             builder.cover([pair for pair in several if builder.met[pair] < times])
+        builder.cover(builder.met.keys() - builder.effective.keys(), most=MOST_LOOKS, with_effect=True)
         builder.take_all_values()
         for variant in own:
-            taken = [pairs for point, pairs in builder.found.values() if _takes(variant, point)]
+            taken = [builder.pairs_at(point) for point in builder.found.values() if _takes(variant, point)]
             if 2 * len(taken) < len(builder.found):
                 missing = builder.met.keys() - frozenset().union(*taken)
                 builder.cover(missing, lambda point, variant=variant: _takes(variant, point), PAIRS_OF_ITS_OWN)
-    ordered = sorted(builder.found.items(), key=lambda one: builder.search.nbytes(one[1][0]))
-    points = {label: point for label, (point, _) in ordered}
-    return CoveringArray(points, {label: pairs for label, (_, pairs) in ordered})
+    points = dict(sorted(builder.found.items(), key=lambda one: builder.search.nbytes(one[1])))
+    pairs = {label: builder.pairs_at(point) for label, point in points.items()}
+    return CoveringArray(points, pairs, {label: builder.with_effect(points[label], pairs[label]) for label in points})
 
 
 def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant], draw: random.Random) -> list[ValueClass]:
@@ -189,16 +201,17 @@ def _takes(variant: Variant, point: Point) -> bool:
 
 
 class _Builder:
-    """found: label -> a point and the pairs that meet there."""
+    """found: label -> a point."""
 
     def __init__(self, search: PointSearch, variants: Sequence[Variant], seed: int) -> None:
         self.search, self.operator = search, search.operator
         self._rng = random.Random(f"{self.operator.name} {seed}")
         axes = [axis for axis in self.operator.axes if axis in (*search.sizes, *search.words)]
         self.classes = {axis.name: classes_of(search, axis, variants, self._rng) for axis in axes}
-        self.found: dict[str, tuple[Point, frozenset[Pair]]] = {}
-        #: Pair -> at how many points it meets.
+        self.found: dict[str, Point] = {}
+        #: Pair -> at how many points it meets, and meets with effect.
         self.met: Counter[Pair] = Counter()
+        self.effective: Counter[Pair] = Counter()
         self._sizes = {axis.name for axis in search.sizes}
         self._taken: Counter[tuple[str, int]] = Counter()
         #: Two axes with their values at a point of the array.
@@ -213,9 +226,15 @@ class _Builder:
         ]
 
     def cover(
-        self, pairs: Iterable[Pair], takes: Callable[[Point], bool] = lambda point: True, most: float = float("inf")
+        self,
+        pairs: Iterable[Pair],
+        takes: Callable[[Point], bool] = lambda point: True,
+        most: float = float("inf"),
+        with_effect: bool = False,
     ) -> None:
-        """Add points until every pair meets at one that ``takes`` accepts, as far as that is possible."""
+        """Add points until every pair meets at one that ``takes`` accepts, as far as that is possible. most: pairs that
+        are looked for.
+        """
         # A variant's own pairs come in the order of the array, not of a set.
         wanted = set(pairs)
         left = dict.fromkeys(pair for pair in self.all_pairs() if pair in wanted)
@@ -225,11 +244,12 @@ class _Builder:
                 continue
             most -= 1
             point = self._point_with(pair, gain, takes)
-            if point is None:
+            if point is None or (with_effect and self._idle(point, pair)[0]):
                 gain.close(pair)
                 del left[pair]
                 continue
-            for one in self._add(point) & left.keys():
+            here = self._add(point)
+            for one in (self.with_effect(point, here) if with_effect else here) & left.keys():
                 gain.close(one)
                 del left[one]
 
@@ -244,12 +264,17 @@ class _Builder:
                     if point is not None:
                         self._add(point)
 
+    def with_effect(self, point: Point, pairs: frozenset[Pair]) -> frozenset[Pair]:
+        idle = self.operator.idle_axes(point)
+        return frozenset(pair for pair in pairs if not {one.axis for one in pair} & idle) if idle else pairs
+
     def _add(self, point: Point) -> frozenset[Pair]:
         """Add a point; returns the pairs that meet there."""
         here, label = self.pairs_at(point), self.operator.label(point)
         if label not in self.found:
             self.met.update(here)
-        self.found[label] = point, here
+            self.effective.update(self.with_effect(point, here))
+        self.found[label] = point
         here_values = [(name, self._value_at(name, point)) for name in self.classes]
         self._taken.update(here_values)
         self._together.update(one + other for one, other in itertools.permutations(here_values, 2))
@@ -271,9 +296,10 @@ class _Builder:
         return point[name] if axis is None else list(axis.examples_at(point)).index(point[name])
 
     def _point_with(self, pair: tuple[ValueClass, ...], gain: _Open, takes: Callable[[Point], bool]) -> Point | None:
-        """A point at which classes, two or one, meet: with the values taken least, then with their smallest ones; the
-        last time every other axis has its default, as far as the rules allow.
+        """A point at which classes, two or one, meet, with effect if one is found: with the values taken least, then
+        with their smallest ones; the last time every other axis has its default, as far as the rules allow.
         """
+        without_effect = None
         pinned = frozenset(one.axis for one in pair)
         least = tuple(self._least_taken(one, ()) for one in pair)
         smallest = tuple(min(one.values) for one in pair)
@@ -286,9 +312,12 @@ class _Builder:
                 fitting = self.search.fitting(values, picks, pinned)
                 point = None if fitting is None else self.search.complete(fitting, picks)
                 if point is not None and self._is_tried(point, takes):
-                    return point
+                    if self._idle(point, pair) == (0,):
+                        return point
+                    without_effect = without_effect or point
+                    continue
             self._failed.update((one.axis, value) for one, value in zip(pair, chosen, strict=True))
-        return None
+        return without_effect
 
     def _start(
         self, pair: tuple[ValueClass, ...], chosen: tuple[int, ...], takes: Callable[[Point], bool]
@@ -315,6 +344,11 @@ class _Builder:
         broken = self.operator.broken_rule(point)
         return broken is not None and bool(axes_of(broken) & {axis.name for axis in self.search.words})
 
+    def _idle(self, point: Point, *groups: Iterable[ValueClass]) -> tuple[int, ...]:
+        """How many axes of each group of classes are idle at a point."""
+        idle = self.operator.idle_axes(point)
+        return tuple(sum(one.axis in idle for one in group) for group in groups)
+
     def _is_tried(self, point: Point, takes: Callable[[Point], bool]) -> bool:
         return reason_to_skip(self.operator, point) is None and takes(point)
 
@@ -339,8 +373,9 @@ class _Builder:
         gain: _Open,
         takes: Callable[[Point], bool],
     ) -> None:
-        """Give every other axis the class that meets most open pairs, of those that leave the point legal. Of several,
-        the one whose value was taken least, then that which has met the fewest of the values chosen so far.
+        """Give every other axis the class that meets most open pairs, of those that leave the point legal and make no
+        axis idle. Of several, the one whose value was taken least, then that which has met the fewest of the values
+        chosen so far.
         """
         chosen = list(pair)
         others = [name for name in self.classes if name not in {one.axis for one in pair}]
@@ -357,18 +392,22 @@ class _Builder:
                 )
                 for one, value in best.items()
             }
+            idle, found, tried = self._idle(self.search.complete(values, picks), pair, chosen), None, 0
             for one in sorted(best, key=rank.__getitem__):
                 more = dict(values), dict(picks)
                 self._put(*more, name, best[one])
                 point = self.search.complete(*more)
-                if (
-                    self.operator.broken_rule(point) is None
-                    and self.search.is_small(point)
-                    and self._is_tried(point, takes)
-                ):
-                    self._put(values, picks, name, best[one])
-                    chosen.append(one)
+                if self.operator.broken_rule(point) is not None:
+                    continue
+                then = self._idle(point, pair, [*chosen, one])
+                if (found is None or then < found[0]) and self.search.is_small(point) and self._is_tried(point, takes):
+                    found = then, one
+                tried += 1
+                if found is not None and (tried == MOST_TRIED or (found[0][0] == 0 and found[0] <= idle)):
                     break
+            if found is not None:
+                self._put(values, picks, name, best[found[1]])
+                chosen.append(found[1])
 
 
 class _Open:
