@@ -22,14 +22,16 @@ step in which no block ends. Pairs that met without effect only are looked for a
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from spec_decode_bench.harness.contract import Axis, Operator, Point, Variant
 from spec_decode_bench.harness.report.console import saying
+from spec_decode_bench.harness.tensors import TensorSpec, tensors
 from spec_decode_bench.harness.verify.edge_cases import reason_to_skip
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.harness.verify.points import LARGEST, PointSearch, axes_of
@@ -37,6 +39,8 @@ from spec_decode_bench.harness.verify.points import LARGEST, PointSearch, axes_o
 #: Inputs and outputs of one point. A launch of this size takes a moment in PyTorch on a CPU and seconds in Triton's
 #: interpreter; 16-bit and 20-bit counts overflow well below it.
 MOST_BYTES = 4 << 20
+#: Elements that some point has of every tensor that can have as many, and its bytes: rows x columns past 20 bits.
+MANY, MANY_BYTES = 2**20 + 1, 16 << 20
 #: Of the powers of two that are classes; what is larger is met by the largest size alone.
 MOST_BITS = 16
 #: Powers of two up to here are tried with both neighbours: the drafts of a step, and the tokens of a block.
@@ -113,6 +117,7 @@ def covering_array(operator: Operator, variants: Sequence[Variant], seed: int = 
             builder.cover([pair for pair in several if builder.met[pair] < times])
         builder.cover(builder.met.keys() - builder.effective.keys(), most=MOST_LOOKS, with_effect=True)
         builder.take_all_values()
+        builder.take_large_tensors()
         for variant in own:
             taken = [builder.pairs_at(point) for point in builder.found.values() if _takes(variant, point)]
             if 2 * len(taken) < len(builder.found):
@@ -267,6 +272,38 @@ class _Builder:
     def with_effect(self, point: Point, pairs: frozenset[Pair]) -> frozenset[Pair]:
         idle = self.operator.idle_axes(point)
         return frozenset(pair for pair in pairs if not {one.axis for one in pair} & idle) if idle else pairs
+
+    def take_large_tensors(self) -> None:
+        """Add points until every tensor has MANY elements at one, where a point of MANY_BYTES has. Of those where it has
+        many already, sizes are doubled at the one with the fewest idle axes.
+        """
+        search = PointSearch(self.operator, MANY_BYTES)
+        for spec in (*tensors(self.operator.inputs).values(), *tensors(self.operator.outputs).values()):
+
+            def elements(point: Point, spec: TensorSpec = spec) -> int:
+                return math.prod(spec.shape(point)) if spec.is_at(point) else 0
+
+            most = max(map(elements, self.found.values()))
+            if most >= MANY:
+                continue
+            many = [point for point in self.found.values() if elements(point) >= most // 4]
+            point, more = None, min(many, key=lambda point: len(self.operator.idle_axes(point)))
+            while more is not point and elements(more) < MANY:
+                point = more
+                more = max((point, *self._doubled(search, point)), key=elements)  # the first of several
+            if elements(more) >= MANY:
+                self._add(more)
+
+    def _doubled(self, search: PointSearch, point: Point) -> Iterator[Point]:
+        """Points with twice one of its sizes, which may move others."""
+        values = {axis.name: point[axis.name] for axis in search.sizes}
+        picks = {axis.name: self._value_at(axis.name, point) for axis in search.words}
+        for axis in search.sizes:
+            if search.parses(axis, size := 2 * point[axis.name]):
+                legal = search.legal(values | {axis.name: size}, picks, frozenset({axis.name}))
+                more = None if legal is None else search.complete(legal, picks)
+                if more is not None and search.is_small(more) and self._is_tried(more, lambda point: True):
+                    yield more
 
     def _add(self, point: Point) -> frozenset[Pair]:
         """Add a point; returns the pairs that meet there."""
