@@ -274,8 +274,8 @@ class _Builder:
         return frozenset(pair for pair in pairs if not {one.axis for one in pair} & idle) if idle else pairs
 
     def take_large_tensors(self) -> None:
-        """Add points until every tensor has MANY elements at one, where a point of MANY_BYTES has. Of those where it has
-        many already, sizes are doubled at the one with the fewest idle axes.
+        """Add points until every tensor has MANY elements at one, where a point of MANY_BYTES has: sizes are doubled at
+        the one with the fewest idle axes, of those where it has many already.
         """
         search = PointSearch(self.operator, MANY_BYTES)
         for spec in (*tensors(self.operator.inputs).values(), *tensors(self.operator.outputs).values()):
