@@ -25,7 +25,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -275,7 +275,7 @@ class _Builder:
 
     def take_large_tensors(self) -> None:
         """Add points until every tensor has MANY elements at one, where a point of MANY_BYTES has: sizes are doubled at
-        the one with the fewest idle axes, of those where it has many already.
+        the one where it has most, with the defaults of all other axes where it exists there.
         """
         search = PointSearch(self.operator, MANY_BYTES)
         for spec in (*tensors(self.operator.inputs).values(), *tensors(self.operator.outputs).values()):
@@ -283,27 +283,27 @@ class _Builder:
             def elements(point: Point, spec: TensorSpec = spec) -> int:
                 return math.prod(spec.shape(point)) if spec.is_at(point) else 0
 
-            most = max(map(elements, self.found.values()))
-            if most >= MANY:
+            largest = max(self.found.values(), key=elements)
+            if elements(largest) >= MANY:
                 continue
-            many = [point for point in self.found.values() if elements(point) >= most // 4]
-            point, more = None, min(many, key=lambda point: len(self.operator.idle_axes(point)))
+            plain = self._moved(search, largest, {}, words=False)
+            point, more = None, plain if plain is not None and 4 * elements(plain) > elements(largest) else largest
             while more is not point and elements(more) < MANY:
                 point = more
-                more = max((point, *self._doubled(search, point)), key=elements)  # the first of several
+                doubled = (self._moved(search, point, {axis.name: 2 * point[axis.name]}) for axis in search.sizes)
+                more = max((point, *filter(None, doubled)), key=elements)  # the first of several
             if elements(more) >= MANY:
                 self._add(more)
 
-    def _doubled(self, search: PointSearch, point: Point) -> Iterator[Point]:
-        """Points with twice one of its sizes, which may move others."""
-        values = {axis.name: point[axis.name] for axis in search.sizes}
-        picks = {axis.name: self._value_at(axis.name, point) for axis in search.words}
-        for axis in search.sizes:
-            if search.parses(axis, size := 2 * point[axis.name]):
-                legal = search.legal(values | {axis.name: size}, picks, frozenset({axis.name}))
-                more = None if legal is None else search.complete(legal, picks)
-                if more is not None and search.is_small(more) and self._is_tried(more, lambda point: True):
-                    yield more
+    def _moved(self, search: PointSearch, point: Point, sizes: Mapping[str, int], words: bool = True) -> Point | None:
+        """The point with other sizes, which may move others; words: else all that is no size has its default."""
+        values = {axis.name: point[axis.name] for axis in search.sizes} | sizes
+        picks = {axis.name: self._value_at(axis.name, point) for axis in search.words} if words else {}
+        parse = all(search.parses(axis, sizes[axis.name]) for axis in search.sizes if axis.name in sizes)
+        legal = search.legal(values, picks, frozenset(sizes)) if parse else None
+        moved = None if legal is None else search.complete(legal, picks)
+        is_tried = moved is not None and search.is_small(moved) and self._is_tried(moved, lambda point: True)
+        return moved if is_tried else None
 
     def _add(self, point: Point) -> frozenset[Pair]:
         """Add a point; returns the pairs that meet there."""
