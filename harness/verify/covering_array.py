@@ -115,7 +115,7 @@ def covering_array(operator: Operator, variants: Sequence[Variant], seed: int = 
         for times in range(2, MEETINGS + 1):
             several = (pair for pair in builder.met if any(len(one.values) > 1 for one in pair))
             builder.cover([pair for pair in several if builder.met[pair] < times])
-        builder.cover(builder.met.keys() - builder.effective.keys(), most=MOST_LOOKS, with_effect=True)
+        builder.cover_with_effect()
         builder.take_all_values()
         builder.take_large_tensors()
         for variant in own:
@@ -231,15 +231,9 @@ class _Builder:
         ]
 
     def cover(
-        self,
-        pairs: Iterable[Pair],
-        takes: Callable[[Point], bool] = lambda point: True,
-        most: float = float("inf"),
-        with_effect: bool = False,
+        self, pairs: Iterable[Pair], takes: Callable[[Point], bool] = lambda point: True, most: float = float("inf")
     ) -> None:
-        """Add points until every pair meets at one that ``takes`` accepts, as far as that is possible. most: pairs that
-        are looked for.
-        """
+        """Add points until every pair meets at one that ``takes`` accepts, as far as that is possible."""
         # A variant's own pairs come in the order of the array, not of a set.
         wanted = set(pairs)
         left = dict.fromkeys(pair for pair in self.all_pairs() if pair in wanted)
@@ -249,14 +243,33 @@ class _Builder:
                 continue
             most -= 1
             point = self._point_with(pair, gain, takes)
-            if point is None or (with_effect and self._idle(point, pair)[0]):
+            if point is None:
                 gain.close(pair)
                 del left[pair]
                 continue
-            here = self._add(point)
-            for one in (self.with_effect(point, here) if with_effect else here) & left.keys():
+            for one in self._add(point) & left.keys():
                 gain.close(one)
                 del left[one]
+
+    def cover_with_effect(self) -> None:
+        """Look for MOST_LOOKS of the pairs that met without effect only. After two in vain no other pair of the same
+        class with the same axis is looked for, nor one of a class that was idle in both.
+        """
+        left = dict.fromkeys(pair for pair in self.all_pairs() if self.met[pair] and not self.effective[pair])
+        gain, looks, vain = _Open(left), 0, Counter()
+        for pair in list(left):
+            causes = [*pair, *((one, other.axis) for one, other in itertools.permutations(pair))]
+            if pair not in left or looks == MOST_LOOKS or any(vain[cause] >= 2 for cause in causes):
+                continue
+            looks += 1
+            point = self._point_with(pair, gain, lambda point: True)
+            idle = {one.axis for one in pair} if point is None else self.operator.idle_axes(point)
+            if not idle & {one.axis for one in pair}:
+                for one in self.with_effect(point, self._add(point)) & left.keys():
+                    gain.close(one)
+                    del left[one]
+            vain.update(one for one in pair if one.axis in idle)
+            vain.update((one, other.axis) for one, other in itertools.permutations(pair) if other.axis in idle)
 
     def take_all_values(self) -> None:
         """Add points until every value of every class was taken, where it fits, but of those that are drawn."""
