@@ -69,6 +69,14 @@ def whole_words(value: object) -> int:
     return value
 
 
+def crossing_share(value: object) -> float:
+    """Parser of numbers in [0, 1]. Of the smallest batches most examples let a request copy."""
+    return axes.probability(value)
+
+
+crossing_share.examples = (0.0, 0.7, 1.0)
+
+
 def of_copies(*all_axes: Axis) -> Iterator[Axis]:
     """Axes on which nothing depends where no request copies a state."""
     idle = lambda p: round(p.crossing * axes.num_decodes(p)) == 0  # noqa: E731
@@ -79,7 +87,7 @@ COPY_AXES = (
     Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which of a step's two copies"),
     Axis(
         "crossing",
-        axes.probability,
+        crossing_share,
         0.25,
         "share of the real requests that copy; q / mamba_block_size in the long run",
         axes.plain,

@@ -52,7 +52,7 @@ DRAWN = 3
 #: How often a pair meets at least, as the classes of most sizes have several values.
 MEETINGS = 2
 #: Pairs that are looked for once more, of those that met without effect.
-MOST_LOOKS = 60
+MOST_LOOKS = 100
 #: Legal classes of an axis that are tried for one with which no axis is idle.
 MOST_TRIED = 6
 #: Pairs that are tried for a variant that skips most of the array, of those that it has not met.
@@ -263,6 +263,8 @@ class _Builder:
                 continue
             looks += 1
             point = self._point_with(pair, gain, lambda point: True)
+            if point is not None and self._idle(point, pair) != (0,):
+                point = self._point_with_example(pair) or point
             idle = {one.axis for one in pair} if point is None else self.operator.idle_axes(point)
             if not idle & {one.axis for one in pair}:
                 for one in self.with_effect(point, self._add(point)) & left.keys():
@@ -368,6 +370,20 @@ class _Builder:
                     continue
             self._failed.update((one.axis, value) for one, value in zip(pair, chosen, strict=True))
         return without_effect
+
+    def _point_with_example(self, pair: Pair) -> Point | None:
+        """A point at which classes meet with effect, with one example of another axis and defaults elsewhere."""
+        values, picks, pinned = {}, {}, frozenset(one.axis for one in pair)
+        for one in pair:
+            self._put(values, picks, one.axis, min(one.values))
+        others = (one for axis in self.search.words if axis.name not in pinned for one in self.classes[axis.name])
+        for one in others:
+            more = picks | {one.axis: one.values[0]}
+            fitting = self.search.fitting(values, more, pinned)
+            point = None if fitting is None else self.search.complete(fitting, more)
+            if point is not None and self._is_tried(point, lambda point: True) and self._idle(point, pair) == (0,):
+                return point
+        return None
 
     def _start(
         self, pair: tuple[ValueClass, ...], chosen: tuple[int, ...], takes: Callable[[Point], bool]
