@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from spec_decode_bench.baselines.gather_block_tables.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from spec_decode_bench.baselines.gather_block_tables.cases import CONTENTS, EDGE_CASES, SEQUENCES, STRIP
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.decode_batch import int32
@@ -38,6 +38,11 @@ from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 def _hides_no_block(point: Point) -> bool:
     """Whether no block lies below the window of any group."""
     return axes.has_no_request(point) or axes.longest_sequence(point) - max(point.window, 1) <= point.block_size
+
+
+def _moves_no_window(point: Point) -> bool:
+    long_enough = axes.longest_sequence(point) - point.window > STRIP * point.block_size
+    return point.contents == "windows_at_strips" and (_hides_no_block(point) or not (point.window and long_enough))
 
 
 WINDOW = Axis(
@@ -65,7 +70,7 @@ AXES = slots.bounded(
     WINDOW,
     DIRTY,
     slots.MEMORY,
-    axes.contents(CONTENTS),
+    replace(axes.contents(CONTENTS), idle=_moves_no_window),
 )
 RULES = (
     *axes.DECODE_STEP_RULES,

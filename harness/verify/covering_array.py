@@ -349,13 +349,16 @@ class _Builder:
 
     def _point_with(self, pair: tuple[ValueClass, ...], gain: _Open, takes: Callable[[Point], bool]) -> Point | None:
         """A point at which classes, two or one, meet, with effect if one is found: with the values taken least, then
-        with their smallest ones; the last time every other axis has its default, as far as the rules allow.
+        with their smallest ones, then so that every other axis has its default, as far as the rules allow. With the
+        largest ones where none is legal so, as a capacity may be too small for a batch.
         """
         without_effect = None
         pinned = frozenset(one.axis for one in pair)
         least = tuple(self._least_taken(one, ()) for one in pair)
-        smallest = tuple(min(one.values) for one in pair)
-        for chosen, fill in dict.fromkeys(((least, True), (smallest, True), (smallest, False))):
+        smallest, largest = (tuple(end(one.values) for one in pair) for end in (min, max))
+        for chosen, fill in dict.fromkeys(((least, True), (smallest, True), (smallest, False), (largest, False))):
+            if chosen == largest and without_effect is not None:
+                break
             start = self._start(pair, chosen, takes)
             if start is not None:
                 values, picks = start
