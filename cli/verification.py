@@ -9,7 +9,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,9 +36,8 @@ from spec_decode_bench.harness.report.console import (
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.side_by_side import Ask, side_by_side
 from spec_decode_bench.harness.session.worker import RunError
-from spec_decode_bench.harness.verify.covering_array import CoveringArray, Pair, covering_array
+from spec_decode_bench.harness.verify.covering_array import CoveringArray, covering_array
 from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
-from spec_decode_bench.harness.verify.effect import pairs_with_effect
 
 #: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140
@@ -75,8 +73,7 @@ NOT_RUN = "not run"
 class Verification:
     """Verifies variants and prints what was observed, from the lines of the record alone.
 
-    arrays: operator -> its covering array. effects: operator -> the pairs that meet with effect. wall_s: what all took,
-    beside each other.
+    arrays: operator -> its covering array. wall_s: what all took, beside each other.
     """
 
     console: Console
@@ -84,7 +81,6 @@ class Verification:
     catalog: Catalog
     lines: CheckLines
     arrays: dict[str, CoveringArray] = field(default_factory=dict)
-    effects: dict[str, Future[dict[str, frozenset[Pair]]]] = field(default_factory=dict)
     wall_s: float = 0.0
     _done: list[int] = field(default_factory=list)
 
@@ -143,15 +139,8 @@ class Verification:
             # What an engine's kernel does there may end its process, on which nothing else may depend.
             lanes.append(iter([lambda run: self._keep(run, known_failures)]))
         began = time.monotonic()
-        beside = ThreadPoolExecutor(1)
-        for name, array in self.arrays.items():
-            self.effects[name] = beside.submit(pairs_with_effect, self.catalog.operators[name], array)
-        try:
-            with progress_bar(self.console, total) as update:
-                side_by_side(self.job, lanes, self.lines.begin, lambda doing: update(sum(self._done), doing))
-        except BaseException:
-            beside.shutdown(wait=False, cancel_futures=True)
-            raise
+        with progress_bar(self.console, total) as update:
+            side_by_side(self.job, lanes, self.lines.begin, lambda doing: update(sum(self._done), doing))
         self.wall_s = time.monotonic() - began
 
     def _keep(self, run: Ask, items: Sequence[Check]) -> None:
@@ -201,12 +190,7 @@ class Verification:
         """At how many pairs of the legal ones the variant passed, and at how many of them with effect."""
         array = self.arrays[variant.operator]
         passed = {f.name for f in self.of(variant) if f.place is Place.ARRAY_POINT and f.status is Status.PASSED}
-        met = f"{array.met(passed):,} of {len(array.legal):,}"
-        if self.effects[variant.operator].cancelled():  # as where it was interrupted
-            return met
-        effects = self.effects[variant.operator].result()
-        with_effect = frozenset().union(*(effects.get(name, ()) for name in passed))
-        return f"{met}, {len(with_effect):,} with effect"
+        return f"{array.met(passed):,} of {len(array.legal):,}, {array.met_with_effect(passed):,} with effect"
 
     def print_known_failures(self, healthy: Sequence[Variant]) -> None:
         """Where engines' kernels fail as their known_failures= declare: the reason given, and what was observed."""

@@ -85,6 +85,8 @@ class Axis:
     label:   value -> its short form in keys and tables.
     largest: the largest size worth verifying, for a size that costs launch time but no bytes, and that no rule bounds.
     used:    sizes that engines use -> who uses them. ``verify`` combines each with all values of the other axes.
+    idle:    (point) -> whether nothing that is expected depends on it there, as on the length of a prompt's chunk where
+             there is none. ``verify`` looks for points at which neither value of a pair is idle.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Axis:
     label: Callable[[Any], str] = str
     largest: int | None = None
     used: Mapping[int, str] = field(default_factory=dict, hash=False)
+    idle: Callable[[Point], bool] = lambda point: False
 
     def default_at(self, earlier: Point) -> Any:
         return self.default(earlier) if callable(self.default) else self.default
@@ -250,6 +253,10 @@ class Operator:
             axis.name: value if isinstance(value := point[axis.name], int | float) else axis.label(value)
             for axis in self.axes
         }
+
+    def idle_axes(self, point: Point) -> frozenset[str]:
+        """Names of the axes on which nothing depends at a point."""
+        return frozenset(axis.name for axis in self.axes if axis.idle(point))
 
     def broken_rule(self, point: Point) -> Rule | None:
         """The first rule that the point breaks; None where it is legal."""

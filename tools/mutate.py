@@ -2,6 +2,7 @@
 
     python -m tools.mutate                          # every mutant: minutes on a GPU, hours on a CPU
     python -m tools.mutate decode_flatten --jobs 2  # of one operator; also 'decode_*' or '*/triton_fused'
+    python -m tools.mutate --kind effect --kind large   # of these kinds
     python -m tools.mutate --list                   # what would be broken, and what should notice
     python -m tools.mutate --out mutants.json       # every result, for tools/splice.py
     python -m tools.mutate --again mutants.json     # what it lacks, or should have been rejected; rewrites it with both
@@ -23,6 +24,7 @@ variant does not pass as it is. 130: interrupted.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -79,6 +81,18 @@ MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
 #: The part of ``verify`` that rejects a mutant; "edge case" includes sequences. Of a process that died: "no_crash".
 Killer = Literal["edge case", "array", "sweep"]
+#: What a mutant breaks -> what it stands for; the others are bounds, indices and formulas.
+KINDS = {
+    "between": "a range between two powers of two",
+    "large": "ids, lengths or products past 2^17, 2^20, 2^24",
+    "contents": "what engines make: shared blocks, counts of 0, positions past a table",
+    "set-up": "what was read at set-up, and may change",
+    "repeats": "a second set of buffers, the thousandth launch",
+    "alignment": "where one buffer alone is misaligned",
+    "effect": "where two values meet and both matter",
+    "guesses": "outputs kept where a few elements are as they were",
+}
+PLAIN = "plain"
 KILLERS: tuple[Killer, ...] = ("edge case", "array", "sweep")
 KILLER_AT: dict[Place, Killer] = {
     **dict.fromkeys((Place.IMPORT, Place.EDGE_CASE, Place.SEQUENCE), "edge case"),
@@ -92,12 +106,13 @@ LONGEST_FIRST = ("equivalent", "sweep", "array", "edge case")
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """old: occurs once in its file. breaks: in a few words. killer: who should reject it first."""
+    """old: occurs once in its file. breaks: in a few words. killer: who should reject it first. kind: of KINDS."""
 
     old: str
     new: str
     breaks: str
     killer: Killer | Literal["equivalent"]
+    kind: str = PLAIN
 
 
 class MutatedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -167,13 +182,15 @@ class TableError(Exception):
 
 def all_cases() -> list[Case]:
     """Every mutant, operator by operator. Raises TableError."""
-    cases = []
+    cases: list[Case] = []
     for path in sorted(TABLES.glob("*.toml")):
         try:
             table = msgspec.toml.decode(path.read_bytes(), type=Table)
         except msgspec.DecodeError as error:
             raise TableError(f"{path}: {error}") from None
         cases += [Case(path.stem, of.variant, of.path, mutant) for of in table.file for mutant in of.mutants]
+        if wrong := next((c.mutant for c in cases if c.mutant.kind not in (*KINDS, PLAIN)), None):
+            raise TableError(f"{path}: {wrong.breaks!r} has kind {wrong.kind!r}{did_you_mean(wrong.kind, list(KINDS))}")
     return cases
 
 
@@ -188,8 +205,9 @@ def mutated(case: Case) -> str:
     return text.replace(case.mutant.old, case.mutant.new)
 
 
-def chosen(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
-    """Those that a glob over operator or operator/variant names; all without patterns. Raises TableError."""
+def chosen(cases: Sequence[Case], patterns: Sequence[str], kinds: Sequence[str] = ()) -> list[Case]:
+    """Those that a glob over operator or operator/variant names, of some kinds; all without. Raises TableError."""
+    cases = [case for case in cases if not kinds or case.mutant.kind in kinds]
     names = sorted({name for case in cases for name in (case.operator, case.id)})
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -342,16 +360,36 @@ def table(lines: Sequence[Mapping[str, Any]]) -> tables.Table:
     return tables.Table("", (Column("operator"), *map(number_column, ("mutants", *map(ENDS.get, ends)))), tuple(rows))
 
 
+def by_kind(lines: Sequence[Mapping[str, Any]]) -> tables.Table:
+    """operators x kinds that occur: killed / all, without equivalent ones."""
+    kinds = {(c.operator, c.variant, c.mutant.breaks): c.mutant.kind for c in all_cases()}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for line in lines:
+        if line["expected"] != "equivalent":
+            kind = kinds.get((line["operator"], line["variant"], line["breaks"]), PLAIN)
+            killed = "killed" if line["outcome"] == "killed" else "not"
+            counts.update(itertools.product((line["operator"], "all"), (kind, "all"), (killed,)))
+    heads = [kind for kind in (PLAIN, *KINDS, "all") if any(kind == of for _, of, _ in counts)]
+    rows = []
+    for name in [*sorted({line["operator"] for line in lines}), "all"]:
+        numbers = ((counts[name, kind, "killed"], counts[name, kind, "not"]) for kind in heads)
+        cells = (Entry(f"{killed}/{killed + others}" if killed + others else "") for killed, others in numbers)
+        rows.append((Entry(name, style="" if name == "all" else "code"), *cells))
+    return tables.Table("", (Column("operator"), *map(number_column, heads)), tuple(rows))
+
+
 def documented(results: Mapping[str, Any]) -> list[str]:
     """What --out wrote, as Markdown, with the survivors."""
     tried = results["mutants"]
-    left_out = f"{results['machine']}, seed {results['seed']}. Listed and not tried: {len(all_cases()) - len(tried)}."
+    ends = ", ".join(f"{head} {count}" for end, head in ENDS.items() if (count := tally(tried)[end]))
+    left_out = f"{results['machine']}, seed {results['seed']}. Ends: {ends}. "
+    left_out += f"Listed and not tried: {len(all_cases()) - len(tried)}."
     survivors = [
         f"* `{one['operator']}/{one['variant']}`: {as_text(one['breaks'])}"
         for one in tried
         if one["outcome"] == "survived" and one["expected"] != "equivalent"
     ]
-    return [*markdown_rows(table(tried)), "", left_out, *(["", "Survivors:", "", *survivors] if survivors else [])]
+    return [*markdown_rows(by_kind(tried)), "", left_out, *(["", "Survivors:", "", *survivors] if survivors else [])]
 
 
 def print_unexpected(console: Console, cases: Sequence[Case], results: Sequence[Result]) -> None:
@@ -420,6 +458,7 @@ def machine_of(device: str | None) -> tuple[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.mutate", description=__doc__.partition("\n")[0])
     parser.add_argument("patterns", nargs="*", metavar="OPERATOR", help="globs over operator or operator/variant")
+    parser.add_argument("--kind", action="append", choices=(*KINDS, PLAIN), help="only this kind; may repeat")
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (default 1)")
     parser.add_argument("--no-sweep", action="store_true", help="leave out the sweep's points")
@@ -436,12 +475,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.jobs < 1:
         parser.error("--jobs must be at least 1")
     try:
-        cases = chosen(all_cases(), options.patterns)
+        cases = chosen(all_cases(), options.patterns, options.kind or ())
         for case in cases:
             mutated(case)
         if options.list:
-            rows = [(case.id, case.mutant.breaks, case.mutant.killer) for case in cases]
-            print_rows(make_console(), ("variant", "what is broken", "who should notice"), rows)
+            rows = [(case.id, case.mutant.kind, case.mutant.breaks, case.mutant.killer) for case in cases]
+            print_rows(make_console(), ("variant", "kind", "what is broken", "who should notice"), rows)
             return OK
         return _run(cases, options)
     except TableError as error:
@@ -484,7 +523,7 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
         if out is not None:
             write(out, machine, options.seed, lines)
     console.print(Text(f"{machine}, seed {options.seed}, {time.monotonic() - began:.0f} s"))
-    print_tables(console, [table(list(lines.values()))])
+    print_tables(console, [table(list(lines.values())), by_kind(list(lines.values()))])
     print_unexpected(console, cases, results)
     if unfit:
         whys = (f"{name} does not pass as it is: {one.where!r}: {one.message}" for name, one in unfit.items())

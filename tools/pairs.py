@@ -17,23 +17,30 @@ from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.contract import Operator
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, CoveringArray, covering_array
-from spec_decode_bench.harness.verify.effect import pairs_with_effect
 from spec_decode_bench.harness.verify.points import PointSearch
+from tools.effect import pairs_with_effect
 
 FILE = Path(__file__).parent.parent / "docs" / "pairs.json"
 
 
 def counts_of(operator: Operator, array: CoveringArray) -> dict[str, int]:
-    """What stands in docs/pairs.json for an operator. MiB: inputs and outputs of all points. with_effect: of pairs."""
+    """What stands in docs/pairs.json for an operator. by_reference: pairs that the scalar reference shows to have an
+    effect at a small point. MiB: inputs and outputs of all points.
+    """
     search = PointSearch(operator, MOST_BYTES)
     mebibytes = sum(map(search.nbytes, array.points)) >> 20
-    effects = frozenset().union(*pairs_with_effect(operator, array).values())
-    return {"points": len(array.points), "pairs": len(array.legal), "with_effect": len(effects), "MiB": mebibytes}
+    shown = frozenset().union(*pairs_with_effect(operator, array).values())
+    pairs = {
+        "pairs": len(array.legal),
+        "with_effect": array.met_with_effect(array.by_label),
+        "by_reference": len(shown),
+    }
+    return {"points": len(array.points)} | pairs | {"MiB": mebibytes}
 
 
 def documented(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     """docs/pairs.json as a table in Markdown."""
-    columns = ("points", "pairs", "with_effect", "MiB")
+    columns = ("points", "pairs", "with_effect", "by_reference", "MiB")
     rows = [(f"`{name}`", *(one[key] for key in columns)) for name, one in counts.items()]
     rows.append(("all", *(sum(one[key] for one in counts.values()) for key in columns)))
     lines = [f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |" for name, *numbers in rows]

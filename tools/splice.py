@@ -184,6 +184,10 @@ def profile(tool: str) -> list[str]:
     return [*markdown(profile_tables(found)).splitlines(), "", *below, *in_italics(code_changes(variants))]
 
 
+def mutants(gpu: str) -> list[str]:
+    return mutate.documented(json.loads((REFERENCE / gpu / "mutants.json").read_text(encoding="utf-8")))
+
+
 def same_in_both() -> list[str]:
     fields = {text: ", ".join(f"`{name}`" for name in sorted((REFUSED | NOTED)[use])) for use, text in USES.items()}
     return ["| records that | have the same |", "| --- | --- |", *(f"| {text} | {of} |" for text, of in fields.items())]
@@ -212,11 +216,10 @@ def of_tool(tool: object, path: Path) -> Callable[..., list[str]]:
     return lambda *argument: tool.documented(json.loads(path.read_text(encoding="utf-8")), *argument)
 
 
-FUNCTIONS = (summary, records, engines, vllm_step, loop_overview, loop, gpus, engine, predicted, profile, same_in_both)
+FUNCTIONS = (summary, records, engines, vllm_step, loop_overview, loop, gpus, engine, predicted, profile, mutants, same_in_both)
 BLOCKS = {function.__name__.replace("_", "-"): function for function in (*FUNCTIONS, operators, source)} | {
     "headline": lambda: summary(H200, overview.speedup_table),
     "timers": of_tool(compare_timers, REFERENCE / H200 / "compare_timers.json"),
-    "mutants": of_tool(mutate, REFERENCE / H100 / "mutants.json"),
     "error-rates": of_tool(error_rates, REFERENCE / "error_rates.json"),
     "pairs": of_tool(pairs, ROOT / "docs" / "pairs.json"),
 }

@@ -18,16 +18,19 @@ CODE = Definitions(
 )
 NEEDS = needs(CODE, LOAD_PTR)
 LIMITS = {"*, unaligned buffers": ALIGNED}
-NO_BOUND = {"positions past the tables": "reads past the row (vLLM #53982, #54296)"}
+WRONG = {
+    "positions past the tables": "reads past the row (vLLM #53982, #54296)",
+    "CP = 2, interleave 128, kernel blocks of 64": "knows one block size: an interleave must divide it (vLLM #51031)",
+}
 #: Slot of a token without one, and tokens that a program maps at a time, as vLLM launches it.
 PAD, BLOCK_SIZE = -1, 1024
 
 
-def past_the_tables(point: Point, x: Inputs) -> bool:
-    return point.contents == "past_the_tables"
+def is_wrong(point: Point, x: Inputs) -> bool:
+    return point.contents == "past_the_tables" or (point.cp_size > 1 and point.block_size % point.cp_interleave != 0)
 
 
-@variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS | NO_BOUND, fails_on=past_the_tables)
+@variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS | WRONG, fails_on=is_wrong)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel."""
     kernel, grid = CODE()._compute_slot_mappings_kernel, (point.num_groups, len(x.idx_mapping) + 1)
@@ -56,7 +59,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-@variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS | NO_BOUND, fails_on=past_the_tables)
+@variant("compute_slot_mappings", requires=NEEDS, known_failures=LIMITS | WRONG, fails_on=is_wrong)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's BlockTables.compute_slot_mappings, as the model runner calls it."""
     compute, tokens = CODE().compute_slot_mappings, point.max_num_batched_tokens

@@ -142,6 +142,10 @@ EDGE_CASES = [
     EdgeCase("CP = 2, rank 1", _CP | {"batch_size": 7, "cp_size": 2, "cp_rank": "last"}),
     EdgeCase("CP = 4, interleave 4", _CP | {"batch_size": 7, "cp_size": 4, "cp_interleave": 4, "cp_rank": "last"}),
     EdgeCase("CP = 8, block size 3 x 4", _CP | {"batch_size": 7, "block_size": 12, "cp_size": 8, "cp_interleave": 4}),
+    EdgeCase("CP = 2, interleave 128, kernel blocks of 64", {
+        "batch_size": 7, "block_size": 64, "blocks_per_kv_block": 4, "cp_size": 2, "cp_interleave": 128,
+        "cp_rank": "last", "max_model_len": 2000, "context_len": {"uniform": [4, 2000]}, "max_num_batched_tokens": 128,
+    }),
     EdgeCase("sharded and replicated groups", _GROUPS | {"cp_size": 2, "cp_rank": "last"}),
     EdgeCase("all groups sharded", _GROUPS | {"cp_size": 4, "cp_interleave": 4}, _all_sharded),
     EdgeCase("capacity not a multiple of 4", _BATCH | {"max_num_batched_tokens": 1027, "num_groups": 2}),

@@ -35,10 +35,8 @@ def fill_group(
     tokens, (size, rank, interleave) = len(owner), ranks
     position, mine = x.positions[:tokens], (owner >= 0) & x.enabled[g]
     if size > 1:
-        own = position % (block_size * size)
-        local = position // (block_size * size) * block_size
-        local = local + own // (interleave * size) * interleave + own % interleave
-        mine = mine & (~x.sharded[g] | (own // interleave % size == rank))
+        local = position // (interleave * size) * interleave + position % interleave
+        mine = mine & (~x.sharded[g] | (position // interleave % size == rank))
         position = torch.where(x.sharded[g], local, position)
     column = position // block_size
     mine = mine & (column < table.shape[1])

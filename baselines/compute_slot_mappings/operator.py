@@ -6,13 +6,17 @@ BS = block_sizes[g]:
     s < 0, or group g not enabled          slot_mappings[g, t] = -1
     one context-parallel rank, or group g not sharded:
                                            slot_mappings[g, t] = tables[g][s, p // BS] * BS + p % BS
-    CP ranks and group g sharded:          V = BS * CP,  o = p % V;  -1 unless o // I % CP == rank, else as above with
-                                           p' = p // V * BS + o // (I * CP) * I + o % I
+    CP ranks and group g sharded:          V = KB * CP,  o = p % V;  -1 unless o // I % CP == rank, else as above with
+                                           p' = p // V * KB + o // (I * CP) * I + o % I
 
-I is the interleave, a divisor of BS. A position past the table of a group has -1, too: of two enabled groups one may
-have a narrower table (vLLM #53982, #54296). Entries from the real number of tokens on are -1 over the whole capacity: a
-graph captured at a larger size would write KV through slots of an earlier step there (vLLM #36580). Slot -1 is a
-request that owns no blocks, such as a drafter's dummy row (vLLM #56734).
+I is the interleave, a divisor of KB: the tokens of a block of the KV cache manager, which kernels may see as several
+blocks of BS whose ids follow one another (``blocks_per_kv_block``). I may be larger than BS then, so that BS in place
+of KB is wrong (vLLM #51031). Since I divides KB, p' = p // (I * CP) * I + p % I.
+
+A position past the table of a group has -1, too: of two enabled groups one may have a narrower table (vLLM #53982,
+#54296). Entries from the real number of tokens on are -1 over the whole capacity: a graph captured at a larger size
+would write KV through slots of an earlier step there (vLLM #36580). Slot -1 is a request that owns no blocks, such as a
+drafter's dummy row (vLLM #56734).
 
 Tables are by slot, not by row, and may not be read where nothing is owned (vLLM #57317). block id * BS must fit an
 int32.
@@ -34,22 +38,41 @@ from spec_decode_bench.baselines.workloads.decode_batch import int32
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors
 
+
+def _one_rank(point: Point) -> bool:
+    return point.cp_size == 1 or axes.has_no_request(point)
+
+
 CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
-CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
+CP_RANK = Axis(
+    "cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is", idle=_one_rank
+)
 CP_INTERLEAVE = Axis(
-    "cp_interleave", axes.one_of(1, 4, 16, 64, 128), 1, "consecutive tokens of a context-parallel rank (I)"
+    "cp_interleave",
+    axes.one_of(1, 4, 16, 64, 128),
+    1,
+    "consecutive tokens of a context-parallel rank (I)",
+    idle=_one_rank,
 )
 
 AXES = slots.bounded(
-    *slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS, axes.contents(CONTENTS)
+    *slots.STEP,
+    *slots.GROUPS,
+    slots.BLOCKS_PER_KV_BLOCK,
+    CP_SIZE,
+    CP_RANK,
+    CP_INTERLEAVE,
+    axes.MAX_NUM_BATCHED_TOKENS,
+    axes.contents(CONTENTS),
 )
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
     slots.SLOTS_FIT,
     Rule(
-        "block_size ({block_size}) must be a multiple of cp_interleave ({cp_interleave}) where ranks share a group",
-        lambda p: p.cp_size == 1 or p.block_size % p.cp_interleave == 0,
+        "block_size ({block_size}) x blocks_per_kv_block ({blocks_per_kv_block}) must be a multiple of cp_interleave "
+        "({cp_interleave}) where ranks share a group",
+        lambda p: p.cp_size == 1 or p.block_size * p.blocks_per_kv_block % p.cp_interleave == 0,
     ),
 )
 
@@ -106,16 +129,17 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     tables = [table.numpy() for table in slots.group_tables(point, x.tables)]
     starts, idx_mapping, positions = x.query_start_loc.tolist(), x.idx_mapping.tolist(), x.positions.tolist()
     for g, block in enumerate(x.block_sizes.tolist()):
+        kv_block = block * point.blocks_per_kv_block
         for b, s in enumerate(idx_mapping):
             if s < 0 or not x.enabled[g]:
                 continue
             for t in range(starts[b], starts[b + 1]):
                 p = positions[t]
                 if x.sharded[g]:
-                    o = p % (block * size)
+                    o = p % (kv_block * size)
                     if o // interleave % size != rank:
                         continue
-                    p = p // (block * size) * block + o // (interleave * size) * interleave + o % interleave
+                    p = p // (kv_block * size) * kv_block + o // (interleave * size) * interleave + o % interleave
                 if p // block < tables[g].shape[1]:
                     value[g, t] = int(tables[g][s, p // block]) * block + p % block
     return {"slot_mappings": Expected(value)}

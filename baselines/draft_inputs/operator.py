@@ -48,8 +48,20 @@ from spec_decode_bench.harness.tensors import I16, I32, I64, Tensors, field
 DRAFT_PASS = Axis(
     "draft_pass", axes.choice("first", "second", "later"), "first", "which of the drafter's passes gets its inputs"
 )
-ADVANCE = Axis("advance", axes.choice("yes", "no"), "yes", "whether positions advance from pass to pass")
-HIDDEN_SIZE = Axis("hidden_size", axes.whole(1), 7168, "2-byte values of a hidden row, copied by later passes")
+ADVANCE = Axis(
+    "advance",
+    axes.choice("yes", "no"),
+    "yes",
+    "whether positions advance from pass to pass",
+    idle=lambda p: p.get("draft_pass") == "first",
+)
+HIDDEN_SIZE = Axis(
+    "hidden_size",
+    axes.whole(1),
+    7168,
+    "2-byte values of a hidden row, copied by later passes",
+    idle=lambda p: p.draft_pass != "later",
+)
 AXES = slots.bounded(
     *slots.REAL_STEP,
     DRAFT_PASS,

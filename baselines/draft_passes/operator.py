@@ -48,7 +48,10 @@ INDEXER = Axis(
     "none",
     "whether the drafter has a sparse indexer, which needs schedules; one token per request is the same on both paths",
 )
-NUM_SMS = axes.num_sms("SMs that the indexer's schedules distribute work over", maximum=512)
+NUM_SMS = replace(
+    axes.num_sms("SMs that the indexer's schedules distribute work over", maximum=512),
+    idle=lambda p: p.indexer == "none",
+)
 AXES = slots.composed(
     *slots.BUSY_STEP,
     *slots.GROUPS,
@@ -56,7 +59,7 @@ AXES = slots.composed(
     draft_inputs.ADVANCE,
     INDEXER,
     NUM_SMS,
-    paged_mqa_schedule.REMAINDER,
+    replace(paged_mqa_schedule.REMAINDER, idle=lambda p: p.indexer == "none"),
     axes.MAX_NUM_BATCHED_TOKENS,
     axes.contents(CONTENTS),
 )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from spec_decode_bench.baselines.workloads.request_slots import UNUSED, share_blocks
 from spec_decode_bench.harness.contract import EdgeCase
 
@@ -52,8 +54,22 @@ def _large_ids(x: Inputs) -> None:
     x.tables[x.tables < UNUSED] += 2**24
 
 
+#: Blocks that a warp or a program hides or copies at a time.
+STRIP = 32
+
+
+def _windows_at_strips(x: Inputs) -> None:
+    """The window of every request that is long enough for it begins behind whole strips of blocks."""
+    for reach, strip in zip(x.reach.tolist(), (STRIP * x.block_sizes.long()).tolist(), strict=True):
+        if reach > 0:
+            computed = x.num_computed_tokens[x.idx_mapping].long()
+            whole = (computed - reach) // strip * strip + reach
+            x.num_computed_tokens[x.idx_mapping] = torch.where(whole > reach, whole, computed).int()
+            return  # of the first group that has one
+
+
 #: What the covering array changes in generated inputs.
-CONTENTS = {"shared_blocks": share_blocks, "large_ids": _large_ids}
+CONTENTS = {"shared_blocks": share_blocks, "large_ids": _large_ids, "windows_at_strips": _windows_at_strips}
 
 # fmt: off
 EDGE_CASES = [

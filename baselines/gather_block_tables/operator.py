@@ -21,11 +21,12 @@ num_blocks is in pinned host memory upstream (``memory: uva``), so a kernel's fi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from spec_decode_bench.baselines.gather_block_tables.cases import CONTENTS, EDGE_CASES, SEQUENCES
+from spec_decode_bench.baselines.gather_block_tables.cases import CONTENTS, EDGE_CASES, SEQUENCES, STRIP
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
 from spec_decode_bench.baselines.workloads.decode_batch import int32
@@ -33,12 +34,24 @@ from spec_decode_bench.baselines.workloads.written import as_arrays
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 from spec_decode_bench.harness.tensors import I32, I64, Tensors, field
 
+
+def _hides_no_block(point: Point) -> bool:
+    """Whether no block lies below the window of any group."""
+    return axes.has_no_request(point) or axes.longest_sequence(point) - max(point.window, 1) <= point.block_size
+
+
+def _moves_no_window(point: Point) -> bool:
+    long_enough = axes.longest_sequence(point) - point.window > STRIP * point.block_size
+    return point.contents == "windows_at_strips" and (_hides_no_block(point) or not (point.window and long_enough))
+
+
 WINDOW = Axis(
     "window",
     axes.whole(0),
     0,
     "tokens before the step that a sliding window reaches, in every second group (0 = no window)",
     used={128: "gpt-oss"},
+    idle=_hides_no_block,
 )
 DIRTY = Axis(
     "dirty", axes.whole(0), lambda p: p.batch_size, "rows that the previous step filled, cleared where they are padding"
@@ -51,11 +64,13 @@ AXES = slots.bounded(
     axes.MAX_MODEL_LEN,
     slots.PADDING,
     slots.MAX_NUM_SEQS,
-    *slots.GROUPS,
+    replace(slots.BLOCK_SIZE, idle=lambda p: p.max_model_len <= p.block_size),
+    slots.NUM_GROUPS,
+    replace(slots.GROUP_BLOCKS, idle=lambda p: p.num_groups == 1),
     WINDOW,
     DIRTY,
     slots.MEMORY,
-    axes.contents(CONTENTS),
+    replace(axes.contents(CONTENTS), idle=_moves_no_window),
 )
 RULES = (
     *axes.DECODE_STEP_RULES,

@@ -27,6 +27,7 @@ resets them (vLLM #50432), so vLLM copies a snapshot first. The copies themselve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ import torch
 from spec_decode_bench.baselines.mamba_align_step.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
-from spec_decode_bench.baselines.workloads.context_lengths import plain
+from spec_decode_bench.baselines.workloads.context_lengths import ends_blocks, plain
 from spec_decode_bench.baselines.workloads.decode_batch import accepted_drafts
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
@@ -44,9 +45,32 @@ from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
 from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors, field
 
 PHASE = Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which end of a step this is")
-FRESH = Axis("fresh", axes.probability, 0.0, "share of the requests without a running state yet", plain)
+FRESH = Axis(
+    "fresh",
+    axes.probability,
+    0.0,
+    "share of the requests without a running state yet",
+    plain,
+    idle=lambda p: axes.has_no_request(p) or p.get("phase") == "after_sampling",
+)
+
+
+def _ends_no_block(point: Point) -> bool:
+    """Whether no step of a request is likely to end a block; after sampling nothing else depends on its size."""
+    size, rows = point.mamba_block_size, axes.num_decodes(point) + point.prefills
+    if axes.lies_in_one("mamba_block_size")(point) or point.phase == "before_forward":
+        return axes.lies_in_one("mamba_block_size")(point)
+    return not (rows and ends_blocks(point) and (point.acceptance > 0.5 or point.max_decode_len == 1)) and rows < size
+
+
 AXES = slots.bounded(
-    *slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, axes.ACCEPTANCE, FRESH, axes.contents(CONTENTS)
+    *slots.STEP,
+    replace(MAMBA_BLOCK_SIZE, idle=_ends_no_block),
+    replace(slots.NUM_GROUPS, idle=lambda p: p.phase == "after_sampling"),
+    PHASE,
+    axes.ACCEPTANCE,
+    FRESH,
+    axes.contents(CONTENTS),
 )
 RULES = slots.STEP_RULES
 

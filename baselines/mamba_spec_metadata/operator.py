@@ -54,8 +54,22 @@ CACHE_MODE = Axis(
     "all",
     "which states are kept: all (one per block), align (the running one, at block boundaries), none (1 + k slots)",
 )
+
+
+def _reads_no_length(point: Point) -> bool:
+    return point.cache_mode == "none" or axes.has_no_request(point)
+
+
+#: Axes of a decode step, of which more is known here.
+OWN = {
+    "padding": PADDING,
+    "context_len": replace(axes.CONTEXT_LEN, idle=_reads_no_length),
+    "mamba_block_size": replace(
+        mamba.MAMBA_BLOCK_SIZE, idle=lambda p: p.cache_mode == "none" or mamba.MAMBA_BLOCK_SIZE.idle(p)
+    ),
+}
 AXES = (
-    *(PADDING if axis.name == "padding" else axis for axis in mamba.DECODE_STEP),
+    *(OWN.get(axis.name, axis) for axis in mamba.DECODE_STEP),
     mamba.CHURN,
     CACHE_MODE,
     mamba.MAX_NUM_SEQS,

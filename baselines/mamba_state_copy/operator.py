@@ -35,7 +35,8 @@ vLLM 0.22 decides on the host and builds lists of pointers (request x layer x st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,20 +69,39 @@ def whole_words(value: object) -> int:
     return value
 
 
+def crossing_share(value: object) -> float:
+    """Parser of numbers in [0, 1]. Of the smallest batches most examples let a request copy."""
+    return axes.probability(value)
+
+
+crossing_share.examples = (0.0, 0.7, 1.0)
+
+
+def of_copies(*all_axes: Axis) -> Iterator[Axis]:
+    """Axes on which nothing depends where no request copies a state."""
+    idle = lambda p: round(p.crossing * axes.num_decodes(p)) == 0  # noqa: E731
+    return (replace(axis, idle=lambda p, own=axis.idle: own(p) or idle(p)) for axis in all_axes)
+
+
 COPY_AXES = (
     Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which of a step's two copies"),
     Axis(
         "crossing",
-        axes.probability,
+        crossing_share,
         0.25,
         "share of the real requests that copy; q / mamba_block_size in the long run",
         axes.plain,
     ),
-    Axis("num_layers", axes.whole(1), 8, "Mamba layers (40 in Nemotron-3 Super)"),
-    Axis("ssm_state_bytes", whole_words, 16384, "SSM state of a slot and layer (2 or 4 MiB in Nemotron-3 Super)"),
-    Axis("conv_dim", axes.whole(1), 512, "channels of the convolution, 2 bytes each (10,240 in Nemotron-3 Super)"),
-    Axis(
-        "conv_layout", axes.choice("SD", "DS"), "SD", "conv state of a slot: SD (time, channels) or DS (channels, time)"
+    *of_copies(
+        Axis("num_layers", axes.whole(1), 8, "Mamba layers (40 in Nemotron-3 Super)"),
+        Axis("ssm_state_bytes", whole_words, 16384, "SSM state of a slot and layer (2 or 4 MiB in Nemotron-3 Super)"),
+        Axis("conv_dim", axes.whole(1), 512, "channels of the convolution, 2 bytes each (10,240 in Nemotron-3 Super)"),
+        Axis(
+            "conv_layout",
+            axes.choice("SD", "DS"),
+            "SD",
+            "conv state of a slot: SD (time, channels) or DS (channels, time)",
+        ),
     ),
     Axis(
         "state",
@@ -91,6 +111,9 @@ COPY_AXES = (
     ),
     Axis("num_groups", axes.whole(1), 1, "cache groups that share the layers, each with a table of its own", largest=8),
 )
+#: The axes of a decode step. Where nothing moves, blocks and drafts do not matter.
+_MOVED = ("num_speculative_blocks", "mamba_block_size")
+AXES = tuple(next(of_copies(axis)) if axis.name in _MOVED else axis for axis in mamba.DECODE_STEP)
 RULES = (
     *mamba.RULES,
     axes.SEQS_FIT,
@@ -433,7 +456,7 @@ def varied(point: Point) -> Mapping[str, Any]:
 operator = Operator(
     name="mamba_state_copy",
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",
-    axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, *COPY_AXES),
+    axes=(*AXES, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, *COPY_AXES),
     rules=RULES,
     inputs=Inputs,
     outputs=Outputs,

@@ -39,6 +39,7 @@ allocation, so they can be sent by three copies or by one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,14 +105,14 @@ AXES = (
     BATCH_SIZE,
     axes.NEXT_N,
     axes.MAX_DECODE_LEN,
-    axes.DECODE_LEN,
+    replace(axes.DECODE_LEN, idle=Axis.idle),  # of the previous step, too
     axes.CONTEXT_LEN,
     axes.MAX_MODEL_LEN,
     NUM_PREV_REQS,
     CHURN,
     ROW_ORDER,
     SCHEDULING,
-    axes.ACCEPTANCE,
+    replace(axes.ACCEPTANCE, idle=Axis.idle),
     PREFILLS,
     PREFILL_LEN,
     MAX_NUM_SEQS,

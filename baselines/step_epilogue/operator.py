@@ -17,6 +17,7 @@ vLLM 0.33 takes 4 launches, 6 with recurrent states; its copies of arrays for th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ AXES = slots.composed(
     post_update.HISTORY_LEN,
     slots.MEMORY,
     STATES,
-    MAMBA_BLOCK_SIZE,
+    replace(MAMBA_BLOCK_SIZE, idle=lambda p: not with_states(p) or MAMBA_BLOCK_SIZE.idle(p)),
     axes.MAX_NUM_BATCHED_TOKENS,
     axes.contents({name: edit for name, edit in post_update.CONTENTS.items() if name != "no_token"}),
 )

@@ -59,9 +59,10 @@ AXES = slots.composed(
     INDEXER,
     *slots.GROUPS,
     slots.STATE_GROUPS,
-    MAMBA_BLOCK_SIZE,
-    axes.ACCEPTANCE,
-    mamba_align_step.FRESH,
+    *(
+        replace(axis, idle=lambda p, own=axis.idle: not p.state_groups or own(p))
+        for axis in (MAMBA_BLOCK_SIZE, axes.ACCEPTANCE, mamba_align_step.FRESH)
+    ),
     gather_block_tables.WINDOW,
     gather_block_tables.DIRTY,
     step_inputs.LOOK_AHEAD,
@@ -71,7 +72,7 @@ AXES = slots.composed(
     axes.MAX_NUM_BATCHED_TOKENS,
     axes.TOKEN_PADDING,
     *(
-        axis
+        replace(axis, idle=lambda p: p.indexer == "none")
         for axis in decode_step.operator.axes
         if axis.name in ("num_heads_q", "num_sms", "num_sm_parts", "remainder")
     ),

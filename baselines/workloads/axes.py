@@ -105,6 +105,27 @@ def other_contents(point: Point, rows: bool = True) -> dict[str, Any]:
     return other
 
 
+def num_decodes(point: Point) -> int:
+    """Real requests of the step that run no chunk of their prompt."""
+    padding = num_padding_requests(point) if "padding" in point else 0
+    return point.batch_size - padding - point.get("prefills", 0)
+
+
+def has_no_request(point: Point) -> bool:
+    """Whether all rows are padding."""
+    return point.get("padding", 0) == 1
+
+
+def lies_in_one(axis: str) -> Callable[[Point], bool]:
+    """Whether the longest sequence of a point lies in one block."""
+    return lambda point: has_no_request(point) or longest_sequence(point) <= point[axis]
+
+
+def longest_sequence(point: Point) -> int:
+    """Bound of the lengths of its requests."""
+    return min(longest(point.context_len) or point.max_model_len, point.max_model_len)
+
+
 #: B * L then exceeds 16 bits, and a reference in Python still takes less than a second.
 MOST_REQUESTS = 2**15 + 1
 BATCH_SIZE = Axis(
@@ -123,14 +144,28 @@ NEXT_N = Axis(
     largest=513,
     used={2: "one draft", 3: "two drafts", 4: "DeepSeek with three drafts", 8: "EAGLE with seven drafts"},
 )
-MAX_DECODE_LEN = Axis("max_decode_len", whole(1), lambda p: p.next_n, "longest row of this step (L), at most next_n")
+MAX_DECODE_LEN = Axis(
+    "max_decode_len",
+    whole(1),
+    lambda p: p.next_n,
+    "longest row of this step (L), at most next_n",
+    idle=lambda p: num_decodes(p) <= 0,
+)
 DECODE_LEN = Axis(
     "decode_len",
     choice("uniform", "ragged", "mixed"),
     "uniform",
     "rows per real request: uniform (all L), ragged (1..L in equal shares), mixed (90 % L, 10 % 1)",
+    idle=lambda p: num_decodes(p) <= 1 or p.max_decode_len == 1,
 )
-CONTEXT_LEN = Axis("context_len", parse_lengths, 4096, "KV tokens per request, this step's included", label_lengths)
+CONTEXT_LEN = Axis(
+    "context_len",
+    parse_lengths,
+    4096,
+    "KV tokens per request, this step's included",
+    label_lengths,
+    idle=has_no_request,
+)
 MAX_MODEL_LEN = Axis("max_model_len", whole(1), 163840, "longest sequence the server admits; fixes the table width")
 #: KV tokens per block -> who has them.
 BLOCK_SIZES = {
@@ -139,7 +174,14 @@ BLOCK_SIZES = {
     64: "FlashMLA",
     128: "vLLM's largest",
 }
-BLOCK_SIZE = Axis("block_size", whole(1), 64, "KV tokens per block", used=BLOCK_SIZES)
+BLOCK_SIZE = Axis(
+    "block_size",
+    whole(1),
+    64,
+    "KV tokens per block",
+    used=BLOCK_SIZES,
+    idle=lambda p: "context_len" in p and lies_in_one("block_size")(p),
+)
 PADDING = Axis(
     "padding",
     fraction,
@@ -148,7 +190,12 @@ PADDING = Axis(
     plain,
 )
 ACCEPTANCE = Axis(
-    "acceptance", probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
+    "acceptance",
+    probability,
+    0.75,
+    "probability that a draft is accepted, given that those before it were",
+    plain,
+    idle=has_no_request,
 )
 TOKEN_PADDING = Axis("token_padding", whole(0), 0, "tokens added after the real ones to reach a captured size")
 MAX_NUM_BATCHED_TOKENS = Axis("max_num_batched_tokens", whole(1), 8192, "capacity of the per-token buffers")
@@ -168,6 +215,7 @@ COMPRESS_RATIO = Axis(
     1,
     "tokens per index-cache entry; lengths are floor-divided by it",
     used={4: "DeepSeek-V4", 128: "DeepSeek-V4"},
+    idle=lambda p: longest_sequence(p) < p.compress_ratio,
 )
 
 

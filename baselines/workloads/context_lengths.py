@@ -33,6 +33,8 @@ from spec_decode_bench.harness.contract import Point
 LONGEST = 2**31 - 1
 #: Of a trace, which is read row by row; a week of a large service has about as many.
 MAX_TRACE_BYTES = 2 * 2**30
+#: Axes of what a sequence is divided into.
+BLOCK_AXES = ("block_size", "mamba_block_size", "compress_ratio")
 _COLUMNS = (("ContextTokens", "GeneratedTokens"), ("input_length", "output_length"))
 _FORMS = (
     "a positive integer, {uniform: [low, high]}, {lognormal: {median, sigma}}, {trace: path} "
@@ -64,14 +66,37 @@ def parse_lengths(value: Any) -> Any:
 
 
 def _examples(point: Point) -> list[Any]:
-    """Of all lengths, all the longest, a few long requests among short ones, and two at which blocks and tiles end: the
-    longer half of the powers of two, after or before a step of the longest row.
-    """
-    top, row = point.get("max_model_len", 2**17), point.get("max_decode_len", 1)
-    powers = [2**n for n in range((top.bit_length() - 1) // 2, top.bit_length())]
+    """Of all lengths, all the longest, a few long requests among short ones, and two at which blocks and tiles end."""
+    top = point.get("max_model_len", 2**17)
     few_long = {"mix": [[0.8, {"uniform": [1, min(top, 100)]}], [0.2, top]]}
-    before = {"mix": [[1.0, min(power + row, top)] for power in powers]}
-    return [{"uniform": [1, top]}, top, few_long, {"mix": [[1.0, power] for power in powers]}, before]
+    return [{"uniform": [1, top]}, top, few_long, *_at_ends(point)]
+
+
+def _at_ends(point: Point) -> list[Any]:
+    """Lengths at which blocks of the point end, or windows that reach back to an end, the longer half of block * 2^n:
+    after a step, and in front of a step of the longest row or in its middle. Powers of two where no block ends.
+    """
+    blocks = frozenset(point[axis] for axis in BLOCK_AXES if axis in point)
+    top, row, window = point.get("max_model_len", 2**17), point.get("max_decode_len", 1), point.get("window", 0)
+    return _near_ends(blocks, top, row, window)
+
+
+@lru_cache(maxsize=1024)
+def _near_ends(blocks: frozenset[int], top: int, row: int, window: int) -> list[Any]:
+    blocks = {block for block in blocks if block <= top} or {1}
+    ends = {block << n for block in blocks for n in range(_bits(top // block) // 2, _bits(top // block) + 1)}
+    ends |= {end + window for end in ends}
+    behind = {end + past for end in ends for past in (row, (row + 1) // 2)}
+    return [{"mix": [[1.0, length] for length in sorted({min(n, top) for n in some})]} for some in (ends, behind)]
+
+
+def _bits(number: int) -> int:
+    return number.bit_length() - 1
+
+
+def ends_blocks(point: Point) -> bool:
+    """Whether the contexts of a point are examples at which blocks end."""
+    return point.context_len in _at_ends(point)
 
 
 parse_lengths.examples = _examples

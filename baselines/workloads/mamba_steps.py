@@ -48,6 +48,8 @@ MAMBA_BLOCK_SIZE = Axis(
     axes.whole(1),
     1024,
     "tokens between two cached states; not the block size of attention",
+    used={128: "a chunk of Nemotron-H", 256: "a chunk of Bamba and Granite 4"},
+    idle=axes.lies_in_one("mamba_block_size"),
 )
 ACCEPTANCE = replace(axes.ACCEPTANCE, default=0.8)
 CHURN = Axis(
@@ -56,6 +58,7 @@ CHURN = Axis(
     0.0,
     "share of the rows that are new or resumed, so that their previous step is unknown",
     axes.plain,
+    idle=axes.has_no_request,
 )
 MAX_NUM_SEQS = Axis(
     "max_num_seqs", axes.whole(1), lambda p: max(256, p.batch_size), "capacity of the per-request buffers, in requests"

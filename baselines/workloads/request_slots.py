@@ -30,20 +30,30 @@ PADDING = Axis(
     "padding", axes.probability, 0.0, "share of the rows that is padding, rounded up; 1 is an idle rank", plain
 )
 PREFILLS = Axis("prefills", axes.whole(0), 0, "requests that run a chunk of their prompt instead of a decode")
-PREFILL_LEN = Axis("prefill_len", axes.whole(1), 512, "tokens of each prefill chunk", largest=4097)
+PREFILL_LEN = Axis(
+    "prefill_len", axes.whole(1), 512, "tokens of each prefill chunk", largest=4097, idle=lambda p: not p.prefills
+)
 MAX_NUM_SEQS = Axis(
     "max_num_seqs",
     axes.whole(1),
     lambda p: max(256, p.batch_size),
     "request slots, and capacity of the per-request buffers (R)",
 )
-BLOCK_SIZE = replace(axes.BLOCK_SIZE, doc="KV tokens per block of the first group")
+BLOCK_SIZE = replace(axes.BLOCK_SIZE, doc="KV tokens per block of the first group", idle=axes.has_no_request)
 NUM_GROUPS = Axis("num_groups", axes.whole(1), 1, "KV cache groups (G)", largest=9)
 GROUP_BLOCKS = Axis(
     "group_blocks",
     axes.choice("same", "mixed"),
     "same",
     "block sizes of the groups: all block_size (same), or 1, 2 and 4 times that in turn (mixed)",
+    idle=lambda p: p.num_groups - num_state_groups(p) <= 1 or axes.has_no_request(p),
+)
+BLOCKS_PER_KV_BLOCK = Axis(
+    "blocks_per_kv_block",
+    axes.one_of(1, 2, 4),
+    1,
+    "blocks of a table that are one block of the KV cache manager: their ids follow one another",
+    idle=axes.has_no_request,
 )
 STATE_GROUPS = Axis(
     "state_groups",
@@ -329,7 +339,8 @@ def group_widths(point: Point) -> list[int]:
 
 def _slots_fit(point: Point) -> bool:
     """Block ids are 1 .. (used blocks). A block that ranks share has cp_size times as many tokens."""
-    sizes = group_block_sizes(point)[: point.num_groups - num_state_groups(point)]
+    together = point.get("blocks_per_kv_block", 1)
+    sizes = [size * together for size in group_block_sizes(point)[: point.num_groups - num_state_groups(point)]]
     most = (num_real(point) * cdiv(point.max_model_len, size) * size + size for size in sizes)
     return max((*most, *(size * point.get("cp_size", 1) for size in sizes)), default=0) < 2**31
 
@@ -375,16 +386,21 @@ def num_blocks(point: Point, step: Step) -> torch.Tensor:
 
 def make_tables(point: Point, step: Step, seed: int) -> torch.Tensor:
     """The flat array of slot-ordered tables, int32: in each group ids 1 .. (used blocks) in random order, each once, in
-    the columns that a request owns; UNUSED elsewhere.
+    the columns that a request owns; UNUSED elsewhere. Blocks of one block of the manager's follow one another.
     """
+    together = point.get("blocks_per_kv_block", 1)
     flat = torch.full((table_starts(point)[-1],), UNUSED, dtype=torch.int32)
     rng, real = np.random.default_rng([seed, 1]), num_real(point)
     owned = num_blocks(point, step)
     for g, table in enumerate(group_tables(point, flat)):
         idx_mapping = step.idx_mapping[:real].numpy()
-        counts = owned[g].numpy()[idx_mapping]
-        ids = rng.permutation(np.arange(1, int(counts.sum()) + 1, dtype=np.int32))
+        counts, columns = owned[g].numpy()[idx_mapping], np.arange(table.shape[1])
+        kv_blocks = -(-counts // together)
+        ids = rng.permutation(np.arange(1, int(kv_blocks.sum()) + 1, dtype=np.int32))
         rows = np.full((real, table.shape[1]), UNUSED, dtype=np.int32)
-        rows[np.arange(table.shape[1]) < counts[:, None]] = ids
+        rows[columns < kv_blocks[:, None]] = ids
+        if together > 1:
+            rows = rows[:, columns // together] * together + columns % together
+            rows[columns >= counts[:, None]] = UNUSED
         table.numpy()[idx_mapping] = rows
     return flat

@@ -14,19 +14,24 @@ The seed decides the values that are drawn, and where the buffers of a point beg
 
 A greedy search pins one pair that has not met, gives every other axis the class with the most pairs that have not met,
 and moves sizes until the rules hold and the bytes fit. A pair for which it finds no point is not legal.
+
+A pair meets *with effect* where neither of its axes is idle (``Axis.idle``): a block of 128 tokens means nothing to a
+step in which no block ends. Pairs that met without effect only are looked for again, MOST_LOOKS of them.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from spec_decode_bench.harness.contract import Axis, Operator, Point, Variant
 from spec_decode_bench.harness.report.console import saying
+from spec_decode_bench.harness.tensors import TensorSpec, tensors
 from spec_decode_bench.harness.verify.edge_cases import reason_to_skip
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.harness.verify.points import LARGEST, PointSearch, axes_of
@@ -34,6 +39,8 @@ from spec_decode_bench.harness.verify.points import LARGEST, PointSearch, axes_o
 #: Inputs and outputs of one point. A launch of this size takes a moment in PyTorch on a CPU and seconds in Triton's
 #: interpreter; 16-bit and 20-bit counts overflow well below it.
 MOST_BYTES = 4 << 20
+#: Elements that some point has of every tensor that can have as many, and its bytes: rows x columns past 20 bits.
+MANY, MANY_BYTES = 2**20 + 1, 16 << 20
 #: Of the powers of two that are classes; what is larger is met by the largest size alone.
 MOST_BITS = 16
 #: Powers of two up to here are tried with both neighbours: the drafts of a step, and the tokens of a block.
@@ -44,6 +51,10 @@ EVEN_POWERS = 0x55555555
 DRAWN = 3
 #: How often a pair meets at least, as the classes of most sizes have several values.
 MEETINGS = 2
+#: Pairs that are looked for once more, of those that met without effect.
+MOST_LOOKS = 100
+#: Legal classes of an axis that are tried for one with which no axis is idle.
+MOST_TRIED = 6
 #: Pairs that are tried for a variant that skips most of the array, of those that it has not met.
 PAIRS_OF_ITS_OWN = 40
 
@@ -66,10 +77,11 @@ Pair = tuple[ValueClass, ValueClass]
 
 @dataclass(frozen=True)
 class CoveringArray:
-    """by_label: label -> point, the cheapest first. pairs: label -> those that meet there."""
+    """by_label: label -> point, the cheapest first. pairs: label -> those that meet there; effective: with effect."""
 
     by_label: dict[str, Point]
     pairs: dict[str, frozenset[Pair]]
+    effective: dict[str, frozenset[Pair]]
 
     @property
     def points(self) -> list[Point]:
@@ -83,6 +95,9 @@ class CoveringArray:
     def met(self, labels: Iterable[str]) -> int:
         """How many pairs meet at some points of the array."""
         return len(frozenset().union(*(self.pairs[label] for label in labels)))
+
+    def met_with_effect(self, labels: Iterable[str]) -> int:
+        return len(frozenset().union(*(self.effective[label] for label in labels)))
 
 
 def fixture_of(operator: Operator, point: Point, device: str, seed: int) -> Fixture:
@@ -100,15 +115,17 @@ def covering_array(operator: Operator, variants: Sequence[Variant], seed: int = 
         for times in range(2, MEETINGS + 1):
             several = (pair for pair in builder.met if any(len(one.values) > 1 for one in pair))
             builder.cover([pair for pair in several if builder.met[pair] < times])
+        builder.cover_with_effect()
         builder.take_all_values()
+        builder.take_large_tensors()
         for variant in own:
-            taken = [pairs for point, pairs in builder.found.values() if _takes(variant, point)]
+            taken = [builder.pairs_at(point) for point in builder.found.values() if _takes(variant, point)]
             if 2 * len(taken) < len(builder.found):
                 missing = builder.met.keys() - frozenset().union(*taken)
                 builder.cover(missing, lambda point, variant=variant: _takes(variant, point), PAIRS_OF_ITS_OWN)
-    ordered = sorted(builder.found.items(), key=lambda one: builder.search.nbytes(one[1][0]))
-    points = {label: point for label, (point, _) in ordered}
-    return CoveringArray(points, {label: pairs for label, (_, pairs) in ordered})
+    points = dict(sorted(builder.found.items(), key=lambda one: builder.search.nbytes(one[1])))
+    pairs = {label: builder.pairs_at(point) for label, point in points.items()}
+    return CoveringArray(points, pairs, {label: builder.with_effect(points[label], pairs[label]) for label in points})
 
 
 def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant], draw: random.Random) -> list[ValueClass]:
@@ -189,16 +206,17 @@ def _takes(variant: Variant, point: Point) -> bool:
 
 
 class _Builder:
-    """found: label -> a point and the pairs that meet there."""
+    """found: label -> a point."""
 
     def __init__(self, search: PointSearch, variants: Sequence[Variant], seed: int) -> None:
         self.search, self.operator = search, search.operator
         self._rng = random.Random(f"{self.operator.name} {seed}")
         axes = [axis for axis in self.operator.axes if axis in (*search.sizes, *search.words)]
         self.classes = {axis.name: classes_of(search, axis, variants, self._rng) for axis in axes}
-        self.found: dict[str, tuple[Point, frozenset[Pair]]] = {}
-        #: Pair -> at how many points it meets.
+        self.found: dict[str, Point] = {}
+        #: Pair -> at how many points it meets, and meets with effect.
         self.met: Counter[Pair] = Counter()
+        self.effective: Counter[Pair] = Counter()
         self._sizes = {axis.name for axis in search.sizes}
         self._taken: Counter[tuple[str, int]] = Counter()
         #: Two axes with their values at a point of the array.
@@ -233,6 +251,28 @@ class _Builder:
                 gain.close(one)
                 del left[one]
 
+    def cover_with_effect(self) -> None:
+        """Look for MOST_LOOKS of the pairs that met without effect only. After two in vain no other pair of the same
+        class with the same axis is looked for, nor one of a class that was idle in both.
+        """
+        left = dict.fromkeys(pair for pair in self.all_pairs() if self.met[pair] and not self.effective[pair])
+        gain, looks, vain = _Open(left), 0, Counter()
+        for pair in list(left):
+            causes = [*pair, *((one, other.axis) for one, other in itertools.permutations(pair))]
+            if pair not in left or looks == MOST_LOOKS or any(vain[cause] >= 2 for cause in causes):
+                continue
+            looks += 1
+            point = self._point_with(pair, gain, lambda point: True)
+            if point is not None and self._idle(point, pair) != (0,):
+                point = self._point_with_example(pair) or point
+            idle = {one.axis for one in pair} if point is None else self.operator.idle_axes(point)
+            if not idle & {one.axis for one in pair}:
+                for one in self.with_effect(point, self._add(point)) & left.keys():
+                    gain.close(one)
+                    del left[one]
+            vain.update(one for one in pair if one.axis in idle)
+            vain.update((one, other.axis) for one, other in itertools.permutations(pair) if other.axis in idle)
+
     def take_all_values(self) -> None:
         """Add points until every value of every class was taken, where it fits, but of those that are drawn."""
         nothing_open = _Open(())
@@ -244,12 +284,49 @@ class _Builder:
                     if point is not None:
                         self._add(point)
 
+    def with_effect(self, point: Point, pairs: frozenset[Pair]) -> frozenset[Pair]:
+        idle = self.operator.idle_axes(point)
+        return frozenset(pair for pair in pairs if not {one.axis for one in pair} & idle) if idle else pairs
+
+    def take_large_tensors(self) -> None:
+        """Add points until every tensor has MANY elements at one, where a point of MANY_BYTES has: sizes are doubled at
+        the one where it has most, with the defaults of all other axes where it exists there.
+        """
+        search = PointSearch(self.operator, MANY_BYTES)
+        for spec in (*tensors(self.operator.inputs).values(), *tensors(self.operator.outputs).values()):
+
+            def elements(point: Point, spec: TensorSpec = spec) -> int:
+                return math.prod(spec.shape(point)) if spec.is_at(point) else 0
+
+            largest = max(self.found.values(), key=elements)
+            if elements(largest) >= MANY:
+                continue
+            plain = self._moved(search, largest, {}, words=False)
+            point, more = None, plain if plain is not None and 4 * elements(plain) > elements(largest) else largest
+            while more is not point and elements(more) < MANY:
+                point = more
+                doubled = (self._moved(search, point, {axis.name: 2 * point[axis.name]}) for axis in search.sizes)
+                more = max((point, *filter(None, doubled)), key=elements)  # the first of several
+            if elements(more) >= MANY:
+                self._add(more)
+
+    def _moved(self, search: PointSearch, point: Point, sizes: Mapping[str, int], words: bool = True) -> Point | None:
+        """The point with other sizes, which may move others; words: else all that is no size has its default."""
+        values = {axis.name: point[axis.name] for axis in search.sizes} | sizes
+        picks = {axis.name: self._value_at(axis.name, point) for axis in search.words} if words else {}
+        parse = all(search.parses(axis, sizes[axis.name]) for axis in search.sizes if axis.name in sizes)
+        legal = search.legal(values, picks, frozenset(sizes)) if parse else None
+        moved = None if legal is None else search.complete(legal, picks)
+        is_tried = moved is not None and search.is_small(moved) and self._is_tried(moved, lambda point: True)
+        return moved if is_tried else None
+
     def _add(self, point: Point) -> frozenset[Pair]:
         """Add a point; returns the pairs that meet there."""
         here, label = self.pairs_at(point), self.operator.label(point)
         if label not in self.found:
             self.met.update(here)
-        self.found[label] = point, here
+            self.effective.update(self.with_effect(point, here))
+        self.found[label] = point
         here_values = [(name, self._value_at(name, point)) for name in self.classes]
         self._taken.update(here_values)
         self._together.update(one + other for one, other in itertools.permutations(here_values, 2))
@@ -271,13 +348,17 @@ class _Builder:
         return point[name] if axis is None else list(axis.examples_at(point)).index(point[name])
 
     def _point_with(self, pair: tuple[ValueClass, ...], gain: _Open, takes: Callable[[Point], bool]) -> Point | None:
-        """A point at which classes, two or one, meet: with the values taken least, then with their smallest ones; the
-        last time every other axis has its default, as far as the rules allow.
+        """A point at which classes, two or one, meet, with effect if one is found: with the values taken least, then
+        with their smallest ones, then so that every other axis has its default, as far as the rules allow. With the
+        largest ones where none is legal so, as a capacity may be too small for a batch.
         """
+        without_effect = None
         pinned = frozenset(one.axis for one in pair)
         least = tuple(self._least_taken(one, ()) for one in pair)
-        smallest = tuple(min(one.values) for one in pair)
-        for chosen, fill in dict.fromkeys(((least, True), (smallest, True), (smallest, False))):
+        smallest, largest = (tuple(end(one.values) for one in pair) for end in (min, max))
+        for chosen, fill in dict.fromkeys(((least, True), (smallest, True), (smallest, False), (largest, False))):
+            if chosen == largest and without_effect is not None:
+                break
             start = self._start(pair, chosen, takes)
             if start is not None:
                 values, picks = start
@@ -286,8 +367,25 @@ class _Builder:
                 fitting = self.search.fitting(values, picks, pinned)
                 point = None if fitting is None else self.search.complete(fitting, picks)
                 if point is not None and self._is_tried(point, takes):
-                    return point
+                    if self._idle(point, pair) == (0,):
+                        return point
+                    without_effect = without_effect or point
+                    continue
             self._failed.update((one.axis, value) for one, value in zip(pair, chosen, strict=True))
+        return without_effect
+
+    def _point_with_example(self, pair: Pair) -> Point | None:
+        """A point at which classes meet with effect, with one example of another axis and defaults elsewhere."""
+        values, picks, pinned = {}, {}, frozenset(one.axis for one in pair)
+        for one in pair:
+            self._put(values, picks, one.axis, min(one.values))
+        others = (one for axis in self.search.words if axis.name not in pinned for one in self.classes[axis.name])
+        for one in others:
+            more = picks | {one.axis: one.values[0]}
+            fitting = self.search.fitting(values, more, pinned)
+            point = None if fitting is None else self.search.complete(fitting, more)
+            if point is not None and self._is_tried(point, lambda point: True) and self._idle(point, pair) == (0,):
+                return point
         return None
 
     def _start(
@@ -315,6 +413,11 @@ class _Builder:
         broken = self.operator.broken_rule(point)
         return broken is not None and bool(axes_of(broken) & {axis.name for axis in self.search.words})
 
+    def _idle(self, point: Point, *groups: Iterable[ValueClass]) -> tuple[int, ...]:
+        """How many axes of each group of classes are idle at a point."""
+        idle = self.operator.idle_axes(point)
+        return tuple(sum(one.axis in idle for one in group) for group in groups)
+
     def _is_tried(self, point: Point, takes: Callable[[Point], bool]) -> bool:
         return reason_to_skip(self.operator, point) is None and takes(point)
 
@@ -339,8 +442,9 @@ class _Builder:
         gain: _Open,
         takes: Callable[[Point], bool],
     ) -> None:
-        """Give every other axis the class that meets most open pairs, of those that leave the point legal. Of several,
-        the one whose value was taken least, then that which has met the fewest of the values chosen so far.
+        """Give every other axis the class that meets most open pairs, of those that leave the point legal and make no
+        axis idle. Of several, the one whose value was taken least, then that which has met the fewest of the values
+        chosen so far.
         """
         chosen = list(pair)
         others = [name for name in self.classes if name not in {one.axis for one in pair}]
@@ -357,18 +461,22 @@ class _Builder:
                 )
                 for one, value in best.items()
             }
+            idle, found, tried = self._idle(self.search.complete(values, picks), pair, chosen), None, 0
             for one in sorted(best, key=rank.__getitem__):
                 more = dict(values), dict(picks)
                 self._put(*more, name, best[one])
                 point = self.search.complete(*more)
-                if (
-                    self.operator.broken_rule(point) is None
-                    and self.search.is_small(point)
-                    and self._is_tried(point, takes)
-                ):
-                    self._put(values, picks, name, best[one])
-                    chosen.append(one)
+                if self.operator.broken_rule(point) is not None:
+                    continue
+                then = self._idle(point, pair, [*chosen, one])
+                if (found is None or then < found[0]) and self.search.is_small(point) and self._is_tried(point, takes):
+                    found = then, one
+                tried += 1
+                if found is not None and (tried == MOST_TRIED or (found[0][0] == 0 and found[0] <= idle)):
                     break
+            if found is not None:
+                self._put(values, picks, name, best[found[1]])
+                chosen.append(found[1])
 
 
 class _Open:

@@ -62,10 +62,9 @@ __device__ __forceinline__ void map_rows(
             bool is_local = true;
             if constexpr (RANKS) {
                 if (split) {
-                    const int ranks = n.cp_size, interleave = n.cp_interleave, own = position % (block_size * ranks);
-                    is_local = own / interleave % ranks == n.cp_rank;
-                    position = position / (block_size * ranks) * block_size;
-                    position += own / (interleave * ranks) * interleave + own % interleave;
+                    const int ranks = n.cp_size, interleave = n.cp_interleave;
+                    is_local = position / interleave % ranks == n.cp_rank;
+                    position = position / (interleave * ranks) * interleave + position % interleave;
                 }
             }
             const int column = position / block_size;

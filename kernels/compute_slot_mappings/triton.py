@@ -59,10 +59,8 @@ def slots_of(
     rows of ``width`` columns.
     """
     if RANKS > 1:
-        own = position % (block_size * RANKS)
-        local = position // (block_size * RANKS) * block_size
-        local += own // (INTERLEAVE * RANKS) * INTERLEAVE + own % INTERLEAVE
-        inside = inside & (tl.where(is_sharded, own // INTERLEAVE % RANKS, RANK) == RANK)
+        local = position // (INTERLEAVE * RANKS) * INTERLEAVE + position % INTERLEAVE
+        inside = inside & (tl.where(is_sharded, position // INTERLEAVE % RANKS, RANK) == RANK)
         position = tl.where(is_sharded, local, position)
     inside = inside & (position // block_size < width)
     block = tl.load(table + position // block_size, mask=inside, other=0)

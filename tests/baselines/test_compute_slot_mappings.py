@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.compute_slot_mappings.operator import operator
+from spec_decode_bench.baselines.workloads.request_slots import UNUSED, group_tables
 from tests.baselines.random_batches import (
     drawn,
     int32,
@@ -38,6 +39,26 @@ def test_worked_example_of_context_parallelism():
     assert example([6, 7, 8, 9], [5, 9], **axes)[:4] == [23, -1, 36, -1]
 
 
+def test_worked_example_of_kernel_blocks():
+    """The manager's block has 4 tokens, V = 8 and I = 4: rank 0 has positions 0 .. 3 and 8 .. 11, in blocks of 2."""
+    axes = {"block_size": 2, "blocks_per_kv_block": 2, "cp_size": 2, "cp_interleave": 4}
+    assert example([3, 4, 8, 11], [6, 7, 2, 3], context_len=40, max_model_len=64, **axes)[:4] == [15, -1, 4, 7]
+
+
+@pytest.mark.parametrize("together", [2, 4])
+def test_kernel_blocks_of_a_block_follow_one_another(together):
+    axes = {"batch_size": 5, "block_size": 8, "max_model_len": 300, "context_len": {"uniform": [1, 300]}}
+    point = legal_point(operator, axes | {"blocks_per_kv_block": together})
+    x = operator.make_inputs(point, 3)
+    ids = group_tables(point, x.tables)[0]
+    owned = ids[ids < UNUSED]
+    assert len(owned.unique()) == len(owned)
+    for row in ids[x.idx_mapping]:
+        row = row[row < UNUSED]
+        assert torch.equal(row, row[torch.arange(len(row)) // together * together] + torch.arange(len(row)) % together)
+        assert not bool((row[::together] % together).any())
+
+
 @pytest.mark.parametrize("interleave", [1, 4])
 def test_every_token_belongs_to_one_rank(interleave):
     """First and last of two ranks: each token of a sharded group has a slot on exactly one of them."""
@@ -62,7 +83,8 @@ random_steps = steps(
     group_blocks=st.sampled_from(["same", "mixed"]),
     cp_size=st.sampled_from([1, 2, 4, 8]),
     cp_rank=st.sampled_from(["first", "last"]),
-    cp_interleave=st.sampled_from([1, 4]),
+    blocks_per_kv_block=st.sampled_from([1, 4]),
+    cp_interleave=st.sampled_from([1, 4, 16]),
 )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import random
 from functools import cache
 
@@ -10,7 +11,7 @@ import pytest
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import Axis, Operator, Rule, Variant
 from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.tensors import I32, Tensors
+from spec_decode_bench.harness.tensors import I32, Tensors, tensors
 from spec_decode_bench.harness.verify import covering_array as arrays
 from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, classes_of, covering_array, fixture_of
 from spec_decode_bench.harness.verify.edge_cases import check_variant
@@ -65,6 +66,49 @@ def test_every_pair_of_legal_values_meets(name):
                 assert tuple(sorted(((first, one.name), (second, other.name)))) in met
 
 
+@pytest.mark.parametrize("name", OPERATORS)
+def test_tensors_have_more_elements_than_20_bits_count(name):
+    """Every one that has as many at a point of MANY_BYTES: native's rows, the drafter's tokens. Hidden rows have them
+    within MOST_BYTES.
+    """
+    operator, points = CATALOG.operators[name], points_of(name)
+    specs = (*tensors(operator.inputs).values(), *tensors(operator.outputs).values())
+    many = {
+        spec.name
+        for spec in specs
+        if any(spec.is_at(point) and math.prod(spec.shape(point)) > 2**20 for point in points)
+    }
+    assert many >= {"decode_native": {"buffer"}, "draft_inputs": {"hidden_states", "draft_tokens"}}.get(name, set())
+    search = PointSearch(operator, MOST_BYTES)
+    large = [point for point in points if not search.is_small(point)]
+    assert len(large) <= len(specs)
+    assert all(PointSearch(operator, arrays.MANY_BYTES).is_small(point) for point in large)
+
+
+def test_pairs_that_met_without_effect_are_looked_for():
+    """A width means nothing to a single row, and mode "off" has none: each meets the others where it has an effect."""
+    mode = Axis("mode", choice, "on", "")
+    width = Axis("width", whole, 4, "", largest=64, idle=lambda p: p.rows == 1 or p.mode == "off")
+    operator = an_operator([Axis("rows", whole, 8, "", largest=64), mode, width])
+    array = covering_array(operator, ())
+    without = {frozenset((one.axis, one.name) for one in pair) for pair in array.legal - effective(array)}
+    widths = {one.name for pair in array.legal for one in pair if one.axis == "width"}
+    of_one_row = {frozenset((("rows", "1"), ("width", name))) for name in widths}
+    assert without == of_one_row | {frozenset((("mode", "1"), ("width", name))) for name in widths}
+    assert array.met_with_effect(array.by_label) == len(array.legal) - len(without)
+
+
+def effective(array):
+    return frozenset().union(*array.effective.values())
+
+
+def choice(value):
+    return value
+
+
+choice.examples = ("on", "off")
+
+
 def test_pairs_are_counted_by_the_points_that_passed():
     array = array_of("decode_native")
     labels = list(array.by_label)
@@ -110,7 +154,7 @@ def test_pytorch_variants_pass(name):
     assert variants
     for point in points_of(name) if DEVICE == "cuda" else few(points_of(name)[::6], 8):
         fixture = fixture_of(operator, point, DEVICE, SEED)
-        assert fixture.nbytes <= 1.5 * MOST_BYTES  # small inputs are not counted
+        assert fixture.nbytes <= 1.5 * arrays.MANY_BYTES  # small inputs are not counted
         for variant in variants:
             if not variant.skip(point):
                 try:
@@ -177,7 +221,9 @@ def sizes(operator, axis, variants=()):
 def test_a_size_grows_to_the_bytes_that_are_allowed():
     found = sizes(an_operator([Axis("rows", whole, 8, "")]), "rows")
     assert found[:5] == [1, 2, 3, 4, 5]
-    assert max(found) * 8 <= MOST_BYTES < max(found) * 16
+    *_, most, many = found  # the last for its elements alone
+    assert most * 8 <= MOST_BYTES < most * 16
+    assert 2**20 < many <= arrays.MANY_BYTES / 8
     assert {2**k for k in range(2, 17)} <= set(found)
 
 
@@ -204,7 +250,7 @@ def test_values_that_only_powers_of_two_may_have():
     found = sizes(an_operator([Axis("rows", whole, 8, "")], [rule]), "rows")
     assert found[0] == 1
     assert all(size & (size - 1) == 0 for size in found)
-    assert max(found) * 8 <= MOST_BYTES
+    assert found[-2] * 8 <= MOST_BYTES
 
 
 def test_an_array_is_the_same_every_time_and_has_other_sizes_with_another_seed():

@@ -1,8 +1,8 @@
-"""Which pairs of the covering array meet where something depends on them.
+"""Which axes have an effect at a point, by the scalar reference.
 
-A pair of values is met with effect at a point where a change of either axis changes what the reference expects: of the
-same inputs if the reference reads the axis, else of inputs that are made for the changed point. Only small points are
-looked at, as references are slow.
+An axis has an effect where another value of it changes what a launch has to write: of the same inputs if the reference
+reads the axis, else of inputs that are made for the changed point. Only small points are looked at, as references are
+slow. ``verify`` goes by what operators declare instead (``Axis.idle``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEED = 0
 
 
 def pairs_with_effect(operator: Operator, array: CoveringArray) -> dict[str, frozenset[Pair]]:
-    """Label of each small point -> the pairs that meet there with effect."""
+    """Label of each small point -> the pairs that meet there, both of whose axes have an effect."""
     search, found = PointSearch(operator, MOST_BYTES), {}
     for label, point in array.by_label.items():
         if search.is_small(point):
@@ -32,7 +32,7 @@ def pairs_with_effect(operator: Operator, array: CoveringArray) -> dict[str, fro
 
 
 def axes_with_effect(operator: Operator, point: Point) -> set[str]:
-    """Names of the axes of which another value changes what is expected."""
+    """Names of the axes of which another value changes what is written."""
     x = operator.make_inputs(point, SEED)
     expected = operator.reference(point, x)
     return {
@@ -74,10 +74,11 @@ def _differs(operator: Operator, changed: Point, x: Any, expected: Mapping[str, 
 
 
 def _equal(one: Mapping[str, Expected], other: Mapping[str, Expected]) -> bool:
-    def parts(of: Mapping[str, Expected]) -> Iterator[torch.Tensor | None]:
-        for name in one:
-            yield from vars(of[name]).values()
-
-    pairs = zip(parts(one), parts(other), strict=True)
-    same = (a is b or (a is not None and b is not None and a.shape == b.shape and torch.equal(a, b)) for a, b in pairs)
+    same = (torch.equal(_written(one[name]), _written(other[name])) for name in one)
     return one.keys() == other.keys() and all(same)
+
+
+def _written(expected: Expected) -> torch.Tensor:
+    """The elements that a launch has to write."""
+    masks = [mask for mask in (expected.untouched, expected.may_vary) if mask is not None]
+    return expected.value[~torch.stack(masks).any(0)] if masks else expected.value
