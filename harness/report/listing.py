@@ -67,7 +67,7 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
     if limited := [v.id for v in catalog.variants if v.known_failures]:
         text = f"{counted(len(limited), 'kernel')} of engines with known failures: {', '.join(limited)}"
         console.print(Text(text, style="dim"))
-    console.print(Text("`list OPERATOR` shows its variants, axes, rules, edge cases and checks", style="dim"))
+    console.print(Text("`list OPERATOR` shows its variants, tensors, axes, rules, edge cases and checks", style="dim"))
     _print_broken(console, catalog)
 
 
