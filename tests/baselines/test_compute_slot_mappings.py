@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.compute_slot_mappings.operator import operator
-from tests.baselines.random_batches import (
-    drawn,
-    int32,
-    legal_point,
-    run_examples,
-    steps,
-)
+from tests.baselines.random_batches import drawn, int32, legal_point, run_examples, steps
 
 
 def example(positions, row, **axes):

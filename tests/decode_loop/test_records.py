@@ -52,7 +52,8 @@ def test_commands_without_a_table_for_loops_say_so(command):
     assert f"{RECORD} holds decode loops" in err
 
 
-def test_report_of_several_loops_has_rows_for_each(tmp_path):
+def test_report_of_several_loops_has_rows_for_each(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
     other = RECORD.parents[1] / "nvidia-h100" / RECORD.name
     code, out, _ = call("report", RECORD, other, "--no-plots", "--out", tmp_path)
     assert code == 0

@@ -139,7 +139,7 @@ def test_captured_steps_are_on_disk_when_the_engine_dies(tmp_path):
     assert capture.problems == []
     assert {entry.step for entry in capture.entries} == {2, 4}
     assert {entry.operator for entry in capture.entries} == {
-        *("step_prologue", "step_inputs", "gather_block_tables", "compute_slot_mappings"),
+        *("step_prologue", "step_inputs", "gather_block_tables", "compute_slot_mappings")
     }
     path.write_bytes(path.read_bytes()[:-5])
     cut = read_capture(path)

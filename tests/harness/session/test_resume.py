@@ -152,10 +152,7 @@ def test_another_sweep_is_refused(arguments, words, bench):
 
 @pytest.mark.parametrize(
     ("changed", "before", "now"),
-    [
-        ({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"),
-        ({"commit": "fffaaa"}, "commit none", "fffaaa"),
-    ],
+    [({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"), ({"commit": "fffaaa"}, "commit none", "fffaaa")],
     ids=["torch", "commit"],
 )
 def test_another_machine_or_code_is_refused(changed, before, now, bench):

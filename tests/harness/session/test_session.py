@@ -9,16 +9,7 @@ from msgspec import structs
 from spec_decode_bench.decode_loop.items import LoopItem
 from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
-from spec_decode_bench.harness.config.work_items import (
-    Audited,
-    Check,
-    Checked,
-    EdgeCases,
-    Named,
-    Task,
-    Timed,
-    keys_of,
-)
+from spec_decode_bench.harness.config.work_items import Audited, Check, Checked, EdgeCases, Named, Task, Timed, keys_of
 from spec_decode_bench.harness.records.schema import AUDITED, Audit, Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Ready
