@@ -137,12 +137,12 @@ def loop_overview() -> list[str]:
 
 
 def loop(name: str) -> list[str]:
-    """What stacks of today's variants change in the ITL, at one model step and the two largest batches."""
+    """What stacks of today's variants change in the ITL, at one model step and the largest batch."""
     run, known = at_model_step(record(name)), files_of_variants().keys()
-    largest = sorted({loop.axes["concurrency"] for loop in run.others})[-2:]
+    largest = max(loop.axes["concurrency"] for loop in run.others)
     loops = [loop for loop in run.others if known >= {"/".join(one) for one in loop.operators.items()}]
     before = {"reference": "vllm_call"} if any(loop.stack == "vllm_call" for loop in loops) else {}
-    kept = [structs.replace(loop, **before) for loop in loops if loop.axes["concurrency"] in largest]
+    kept = [structs.replace(loop, **before) for loop in loops if loop.axes["concurrency"] == largest]
     return [*markdown_rows(itl_table(structs.replace(run, others=kept))), *changed(run)]
 
 
