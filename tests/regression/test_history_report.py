@@ -31,3 +31,11 @@ def test_the_command(records, tmp_path):
     assert "![times over commits, changes marked](history.png)" in text
     assert text.count("| decode_native/triton_fused/") == 2
     assert (tmp_path / "out" / "history.png").stat().st_size > 10_000
+
+
+def test_only_some_cells(records, tmp_path):
+    _, out, _ = call("history", records, "--out", tmp_path / "out", "--only", "*/cuda_fused/batch_size=8,*")
+    assert "1 cell changed" in out
+    code, _, err = call("history", records, "--out", tmp_path / "out", "--only", "nothing")
+    assert code == 2
+    assert "--only nothing" in err
