@@ -122,7 +122,11 @@ def defined(operator: Operator) -> list[str]:
 
 
 def _module(operator: Operator) -> ModuleType | None:
-    return sys.modules.get(operator.inputs.__module__)
+    """That defines it; its classes may be another operator's."""
+    file = operator.defined.rpartition(":")[0]
+    return next(
+        (one for one in list(sys.modules.values()) if getattr(one, "__dict__", {}).get("__file__") == file), None
+    )
 
 
 def _tensors(operator: Operator) -> list[tuple[str, str, str, str]]:

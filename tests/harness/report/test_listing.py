@@ -6,6 +6,7 @@ import re
 from spec_decode_bench import bench
 from spec_decode_bench.harness.checks import NAMES, WAIVABLE
 from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.report.listing import defined
 
 CATALOG = discover()
 
@@ -33,6 +34,14 @@ def test_json_says_for_every_variant_and_check_whether_it_is_waived(capsys):
 
 def test_an_operator_names_the_configurations_that_measure_it(capsys):
     assert "\nmeasured by full, k_gather, upstream, vllm\n" in listed(capsys, "k_quant_gather")
+
+
+def test_an_operator_is_defined_by_its_own_module():
+    """decode_step has the classes of decode_flatten."""
+    text = {name: "\n".join(defined(operator)) for name, operator in CATALOG.operators.items()}
+    assert len(set(text.values())) == len(text)
+    assert "decode_path: flatten" in text["decode_step"]
+    assert "decode_path: flatten" not in text["decode_flatten"]
 
 
 def test_an_operator_is_listed_with_its_tensors(capsys):
