@@ -10,7 +10,7 @@
 
 A dimension is an axis, a sum or product of axes and whole numbers, or a function (point) -> int, or -> several ints.
 Such a class is a frozen dataclass of tensors; any other field, such as ``num_tokens: int``, is a number of the host.
-Persistent buffers, views, bytes, the structs of CUDA C++ and the tables of docs/operators.md follow from it.
+Persistent buffers, views, bytes, the structs of CUDA C++ and the tensors that `bench.py list` shows follow from it.
 
 Never imports torch when it is imported itself: planning works without.
 """

@@ -75,7 +75,7 @@ def test_the_example_of_the_readme_is_a_variant():
         ("<!-- splice:loop nvidia-h200/mtp1x -->\n<!-- /splice -->", "results/reference/nvidia-h200/mtp1x.jsonl"),
         ("<!-- splice:source bench.py:nothing -->\n<!-- /splice -->", "nothing"),
         ("<!-- splice:pairs -->", "'pairs' has no <!-- /splice -->"),
-        ("<!-- splice:pairs -->\n<!-- splice:gpus -->\n<!-- /splice -->", "'pairs' has no <!-- /splice -->"),
+        ("<!-- splice:pairs -->\n<!-- splice:records -->\n<!-- /splice -->", "'pairs' has no <!-- /splice -->"),
     ],
     ids=["unknown block", "missing record", "missing function", "unclosed", "unclosed before another"],
 )

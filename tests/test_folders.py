@@ -1,6 +1,5 @@
 """The folders of code are one list, PACKAGES; who hashes, ships or watches folders knows all of them."""
 
-import re
 import shutil
 from pathlib import Path
 
@@ -67,8 +66,3 @@ def test_a_pull_request_that_can_change_a_time_is_gated():
     workflow = yaml.safe_load((ROOT / ".github/workflows/gate.yml").read_text(encoding="utf-8"))
     code = {f"{folder}/**" for folder in (*OPERATORS, *IN_WORKERS, "configs")}
     assert set(workflow[True]["pull_request"]["paths"]) == {*code, "bench.py", "requirements.txt"}  # "on" of YAML 1.1
-
-
-def test_ci_runs_the_tests_of_what_measures_with_the_oldest_torch():
-    command = (ROOT / ".ci/run").read_text().partition("oldest/bin/python -m pytest")[2].partition("wait")[0]
-    assert {*OPERATORS, *IN_WORKERS} <= set(re.findall(r"\w+", command))

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -153,14 +152,6 @@ def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
 
 
-def test_the_command_line_answers_help_without_loading_anything():
-    tree = ast.parse((ROOT / "bench.py").read_text(encoding="utf-8"))
-    nodes = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert {top(name) for name in names} <= sys.stdlib_module_names
-
-
 # --- references and variants ------------------------------------------------------------------------------------------
 
 
@@ -185,30 +176,12 @@ def variants_in(path: Path) -> set[str]:
     return {node.name for node in functions if any(map(is_variant, node.decorator_list))}
 
 
-def called_by_reference(path: Path) -> set[str]:
-    """Functions of the module that its reference calls, itself included."""
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    called, waiting = set(), ["reference"]
-    while waiting:
-        name = waiting.pop()
-        if name in functions and name not in called:
-            called.add(name)
-            waiting += [node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)]
-    return called
-
-
 def test_a_reference_imports_no_variant():
-    """Nothing that operator.py imports defines a variant; the reference in it stands on plain loops alone."""
+    """Nothing that operator.py imports defines a variant."""
     paths = [path for path in MODULES if path.name == "operator.py"]
     imported = {path: [name for name in ours(path) if top(name) == "baselines" and file_of(name)] for path in paths}
     assert any(imported.values())
     assert [(str(path), name) for path in paths for name in imported[path] if variants_in(file_of(name))] == []
-    # A small operator may hold its variants beside the reference.
-    is_composed = lambda path: "reference=PARTS.reference" in (ROOT / path).read_text(encoding="utf-8")  # noqa: E731
-    called = {path: called_by_reference(path) for path in paths if not is_composed(path)}
-    assert all("reference" in names for names in called.values())
-    assert [str(path) for path, names in called.items() if names & variants_in(path)] == []
 
 
 # --- names and lines --------------------------------------------------------------------------------------------------

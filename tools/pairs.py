@@ -39,13 +39,15 @@ def counts_of(operator: Operator, array: CoveringArray) -> dict[str, int]:
 
 
 def documented(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """docs/pairs.json as a table in Markdown."""
+    """Sums of docs/pairs.json as a table in Markdown."""
     columns = ("points", "pairs", "with_effect", "by_reference", "MiB")
-    rows = [(f"`{name}`", *(one[key] for key in columns)) for name, one in counts.items()]
-    rows.append(("all", *(sum(one[key] for one in counts.values()) for key in columns)))
-    lines = [f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |" for name, *numbers in rows]
+    sums = (f"{sum(one[key] for one in counts.values()):,}" for key in columns)
     head = (column.replace("_", " ") for column in columns)
-    return [f"| operator | {' | '.join(head)} |", f"| --- |{' ---: |' * len(columns)}", *lines]
+    return [
+        f"| operators | {' | '.join(head)} |",
+        f"|{' ---: |' * (1 + len(columns))}",
+        f"| {len(counts)} | {' | '.join(sums)} |",
+    ]
 
 
 def main(names: list[str]) -> int:

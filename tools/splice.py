@@ -27,7 +27,6 @@ from spec_decode_bench.decode_loop.tables import itl_table
 from spec_decode_bench.decode_loop.tables import overview_table as loop_overview_table
 from spec_decode_bench.engine_plugin.tables import engine_tables
 from spec_decode_bench.harness import registry
-from spec_decode_bench.harness.analysis.across_gpus import across_gpus
 from spec_decode_bench.harness.analysis.code_changes import code_changes, files_of_variants, timed_variants
 from spec_decode_bench.harness.analysis.stats import median_us
 from spec_decode_bench.harness.analysis.warnings import doubted_cells
@@ -35,17 +34,15 @@ from spec_decode_bench.harness.discover import ROOT, discover
 from spec_decode_bench.harness.errors import UsageError, did_you_mean
 from spec_decode_bench.harness.records.differences import NOTED, REFUSED, USES
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.records.schema import Environment, Run
+from spec_decode_bench.harness.records.schema import Environment, Run, split_key
 from spec_decode_bench.harness.records.select import chosen
 from spec_decode_bench.harness.report import overview
-from spec_decode_bench.harness.report.across_gpus import summary_table
 from spec_decode_bench.harness.report.escape import as_text
-from spec_decode_bench.harness.report.listing import listed_markdown
+from spec_decode_bench.harness.report.listing import defined
 from spec_decode_bench.harness.report.table import Table, markdown, markdown_rows
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.profiler.records import PROFILE, Profile, read_document
 from spec_decode_bench.profiler.tables import profile_tables
-from spec_decode_bench.profiler.tables import summary as attributed
 from tools import compare_timers, error_rates, mutate, pairs
 from tools import predicted as prediction
 
@@ -140,22 +137,17 @@ def loop_overview() -> list[str]:
 
 
 def loop(name: str) -> list[str]:
-    """What stacks of today's variants change in the ITL, at one model step and the two largest batches."""
+    """What stacks of today's variants change in the ITL, at one model step and the largest batch."""
     run, known = at_model_step(record(name)), files_of_variants().keys()
-    largest = sorted({loop.axes["concurrency"] for loop in run.others})[-2:]
+    largest = max(loop.axes["concurrency"] for loop in run.others)
     loops = [loop for loop in run.others if known >= {"/".join(one) for one in loop.operators.items()}]
     before = {"reference": "vllm_call"} if any(loop.stack == "vllm_call" for loop in loops) else {}
-    kept = [structs.replace(loop, **before) for loop in loops if loop.axes["concurrency"] in largest]
+    kept = [structs.replace(loop, **before) for loop in loops if loop.axes["concurrency"] == largest]
     return [*markdown_rows(itl_table(structs.replace(run, others=kept))), *changed(run)]
 
 
 def at_model_step(run: Run) -> Run:
     return structs.replace(run, others=[loop for loop in run.others if loop.axes["model_step_us"] == MODEL_STEP_US])
-
-
-def gpus() -> list[str]:
-    runs = [record(f"{gpu}/full") for gpu in (H200, H100)]
-    return [*markdown([summary_table(across_gpus(runs, "gpu_us"))]).splitlines(), *changed(*runs)]
 
 
 def engine(given: str) -> list[str]:
@@ -176,12 +168,15 @@ def predicted(given: str) -> list[str]:
     return markdown_rows(prediction.table(rows))
 
 
-def profile(tool: str) -> list[str]:
+def profile(given: str) -> list[str]:
+    """given: ``TOOL:OPERATOR``, the tables of one operator of a profile."""
+    tool, _, operator = given.partition(":")
     found = read_document(REFERENCE / H100 / "profiles" / tool / PROFILE, Profile)
-    variants = ((found.session, f"{cell.operator}/{cell.variant}") for cell in found.session.cells)
-    below = [f"{as_text(line)}  " for line in attributed(found)]
-    below += [f"{machine(found.session.environment)} {tool} {found.tool_version}."]
-    return [*markdown(profile_tables(found)).splitlines(), "", *below, *in_italics(code_changes(variants))]
+    of = [[row for row in rows if split_key(row.cell)[0] == operator] for rows in (found.rows, found.counters)]
+    shown = structs.replace(found, rows=of[0], counters=of[1])
+    variants = ((found.session, f"{operator}/{one.variant}") for one in found.session.cells if one.operator == operator)
+    below = f"{machine(found.session.environment)} {tool} {found.tool_version}."
+    return [*markdown(profile_tables(shown)).splitlines(), "", below, *in_italics(code_changes(variants))]
 
 
 def mutants(gpu: str) -> list[str]:
@@ -194,11 +189,7 @@ def same_in_both() -> list[str]:
 
 
 def operators() -> list[str]:
-    catalog, lines = discover(), [""]
-    for name, operator in catalog.operators.items():
-        module = importlib.import_module(f"spec_decode_bench.baselines.{name}.operator")
-        lines += listed_markdown(catalog, operator, module)
-    return lines
+    return ["", *(line for operator in discover().operators.values() for line in defined(operator))]
 
 
 def source(name: str) -> list[str]:
@@ -216,7 +207,10 @@ def of_tool(tool: object, path: Path) -> Callable[..., list[str]]:
     return lambda *argument: tool.documented(json.loads(path.read_text(encoding="utf-8")), *argument)
 
 
-FUNCTIONS = (summary, records, engines, vllm_step, loop_overview, loop, gpus, engine, predicted, profile, mutants, same_in_both)
+FUNCTIONS = (
+    *(summary, records, engines, vllm_step, loop_overview, loop),
+    *(engine, predicted, profile, mutants, same_in_both),
+)
 BLOCKS = {function.__name__.replace("_", "-"): function for function in (*FUNCTIONS, operators, source)} | {
     "headline": lambda: summary(H200, overview.speedup_table),
     "timers": of_tool(compare_timers, REFERENCE / H200 / "compare_timers.json"),

@@ -60,6 +60,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
                     ax.set_ylabel(f"change of {METRICS[which]} (µs)\n{scheduling}", fontsize=LABEL_PT)
                 if r == len(rows) - 1:
                     ax.set_xlabel("concurrency (requests)", fontsize=LABEL_PT)
+                else:
+                    ax.tick_params(axis="x", labelbottom=False)
             same_y(drawn)
     note = ", ".join(f"{name}: {SCHEDULINGS[name]}" for name in schedulings)
     intervals = "95 % intervals by a bootstrap over blocks of steps; percentages: the fastest stack"

@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import re
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -66,18 +67,20 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
     if limited := [v.id for v in catalog.variants if v.known_failures]:
         text = f"{counted(len(limited), 'kernel')} of engines with known failures: {', '.join(limited)}"
         console.print(Text(text, style="dim"))
-    console.print(Text("`list OPERATOR` shows its variants, axes, rules, edge cases and checks", style="dim"))
+    console.print(Text("`list OPERATOR` shows its variants, tensors, axes, rules, edge cases and checks", style="dim"))
     _print_broken(console, catalog)
 
 
 def listed_operator(console: Console, catalog: Catalog, operator: Operator, device: str) -> None:
-    """Tables: variants and the checks they waive, axes, rules, edge cases, sequences, and what each check means."""
+    """Tables: variants, tensors, waived checks, axes, rules, edge cases, sequences, and what each check means."""
     console.print(Text(f"{operator.name}: {operator.summary}", style="bold"))
     if configurations := measuring(operator.name):
         console.print(Text(f"measured by {', '.join(configurations)}"))
     rows = [_row(variant, device) for variant in catalog.of(operator.name)]
     texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
     print_rows(console, ("variant", "available", "what it is"), texts)
+    console.print()
+    print_rows(console, ("tensor", "dtype", "shape", ""), _tensors(operator))
     if limited := [(v.name, *limit) for v in catalog.of(operator.name) for limit in v.known_failures.items()]:
         console.print()
         print_rows(console, ("variant", "does not support", "because"), limited)
@@ -109,46 +112,42 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     _print_broken(console, catalog)
 
 
-def listed_markdown(catalog: Catalog, operator: Operator, module: ModuleType) -> list[str]:
-    """What it computes, its tensors, its variants, and the bugs kept as defects. module: that defines it."""
-    specification = inspect.getdoc(module) or ""
-    summary = _prose(operator.summary)
-    lines = [f"## {operator.name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
-    for paragraph in specification.split("\n\n")[1:]:
+def defined(operator: Operator) -> list[str]:
+    """As Markdown: what it computes, from the docstring of the module that defines it."""
+    specification = inspect.getdoc(_module(operator)) or ""
+    lines = [f"## {operator.name}", ""]
+    for paragraph in (f"{operator.summary[0].upper()}{operator.summary[1:]}.", *specification.split("\n\n")[1:]):
         lines += [paragraph if paragraph.startswith("    ") else _prose(paragraph), ""]
-    lines += [f"<details><summary>Tensors of {operator.name}</summary>", "", "| tensor |  |  |", "| --- | --- | --- |"]
-    lines += [*_tensors(operator, module), "", "</details>", ""]
-    variants = [one for one in catalog.of(operator.name) if not one.is_upstream]
-    lines += [f"<details><summary>Variants of {operator.name}, and bugs kept as defects</summary>", ""]
-    lines += ["| variant |  |", "| --- | --- |"]
-    lines += [f"| `{one.name}` | {_prose(one.doc)} |" for one in variants if one.defect is None]
-    lines += ["", *(f"* {_prose(one.defect)}" for one in variants if one.defect is not None)]
-    folders = (f"[{name}](../{name}/{operator.name})" for name in ("baselines", "kernels"))
-    return [*lines, "", f"Code: {', '.join(folders)}.", "", "</details>", ""]
+    return lines
 
 
-def _tensors(operator: Operator, module: ModuleType) -> list[str]:
-    """Rows of a table: name as kernels have it, dtype and dimensions, what else is declared of it."""
-    rows, parts = [], getattr(module, "PARTS", None)
+def _module(operator: Operator) -> ModuleType | None:
+    """That defines it; its classes may be another operator's."""
+    file = operator.defined.rpartition(":")[0]
+    return next(
+        (one for one in list(sys.modules.values()) if getattr(one, "__dict__", {}).get("__file__") == file), None
+    )
+
+
+def _tensors(operator: Operator) -> list[tuple[str, str, str, str]]:
+    """Rows of a table: name as kernels have it, dtype, dimensions, what else is declared of it."""
+    rows, parts = [], getattr(_module(operator), "PARTS", None)
     of_parts = [_comments(part.operator.outputs) for part in parts.parts] if parts else []
     for bundle, kind in (("x", operator.inputs), ("out", operator.outputs)):
         comments = dict(item for one in (*of_parts, _comments(kind)) for item in one.items())
         for spec in tensors(kind).values():
-            special, dims = spec.special, [_dimension(one) for one in spec.typed.dims]
-            condition = special.where.__name__
+            special, condition = spec.special, spec.special.where.__name__
             notes = [
                 "on the CPU" if special.host and not special.uva else "",
                 "in pinned memory of the host" if special.uva else "",
                 "rows may lie apart" if special.strided else "",
-                f"view of `{special.buffer}`" if special.buffer else "",
-                f"consumers read `[{', '.join(f':{_dimension(one)}' for one in special.read)}]`"
-                if special.read
-                else "",
-                f"only where `{condition.strip('_')}`" if condition != "<lambda>" else "",
-                _prose(comments.get(spec.name, "")),
+                f"view of {special.buffer}" if special.buffer else "",
+                f"consumers read [{', '.join(f':{_dimension(one)}' for one in special.read)}]" if special.read else "",
+                f"only where {condition.strip('_')}" if condition != "<lambda>" else "",
+                comments.get(spec.name, ""),
             ]
-            shape = f"{spec.dtype.name} `[{', '.join(dims)}]`"
-            rows.append(f"| `{bundle}.{spec.name}` | {shape} | {'; '.join(filter(None, notes))} |")
+            shape = f"[{', '.join(map(_dimension, spec.typed.dims))}]"
+            rows.append((f"{bundle}.{spec.name}", spec.dtype.name, shape, "; ".join(filter(None, notes))))
     return rows
 
 

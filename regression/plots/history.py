@@ -34,10 +34,11 @@ def draw(history: History, stem: Path) -> list[Path]:
 
 def figure(history: History) -> Figure:
     shown = chosen(history)
-    rows = math.ceil(len(shown) / COLUMNS)
+    columns = min(COLUMNS, len(shown))
+    rows = math.ceil(len(shown) / columns)
     fig = new_figure(0.5 + PANEL_IN * rows, _title(history, shown))
     for number, series in enumerate(shown):
-        _panel(fig.add_subplot(rows, COLUMNS, number + 1), history, series)
+        _panel(fig.add_subplot(rows, columns, number + 1), history, series)
     runs = [run for state in history.states for run in state.runs]
     dots = "dots: a process each; line: level of a stretch; triangles: changes"
     caption(fig, f"{dots}\n{environment_caption(runs[-1:])}")
@@ -77,7 +78,7 @@ def _panel(ax: Axes, history: History, series: Series) -> None:
         for run in state.runs:
             cell = next((one for one in run.cells if one.key == series.cell.key), None)
             if cell is not None and (us := median_us(cell, history.metric)) is not None:
-                ax.plot(place, us, "o", color=DOTS, markersize=3, zorder=2)
+                ax.plot(place, us, "o", color=DOTS, markersize=3 if len(history.states) < 50 else 1.5, zorder=2)
     places = [place for place, level in enumerate(series.level_us) if level == level]
     ax.step(places, [series.level_us[place] for place in places], where="mid", color=LEVEL, linewidth=1.2, zorder=3)
     for change in series.changes:
@@ -85,8 +86,8 @@ def _panel(ax: Axes, history: History, series: Series) -> None:
         style = {"color": SLOWER if slower else FASTER, "fontsize": SMALL_PT, "ha": "center"}
         ax.plot(change.at, change.head_us, "^" if slower else "v", color=style["color"], markersize=6, zorder=4)
         text = f"{signed((change.ratio - 1) * 100, '.1f')} %"
-        offset, anchor = ((0, 6), "bottom") if slower else ((0, -6), "top")
-        ax.annotate(text, (change.at, change.head_us), offset, textcoords="offset points", va=anchor, zorder=5, **style)
+        y, anchor = (0.98, "top") if slower else (0.02, "bottom")  # in the room that _scale leaves beside the dots
+        ax.text(change.at, y, text, transform=ax.get_xaxis_transform(), va=anchor, zorder=5, **style)
     _scale(ax)
     _name_commits(ax, history)
     words = [f"{series.cell.operator} {series.cell.variant}", series.cell.point.replace(",", ", ")]
@@ -100,7 +101,7 @@ def _scale(ax: Axes) -> None:
     """Room for the labels, and at least MIN_SPAN of the time from bottom to top."""
     low, high = ax.get_ylim()
     middle = (low + high) / 2
-    half = max(high - low, MIN_SPAN * middle) * 0.65
+    half = max(high - low, MIN_SPAN * middle) * 0.68
     ax.set_ylim(middle - half, middle + half)
     ax.tick_params(labelsize=SMALL_PT)
 

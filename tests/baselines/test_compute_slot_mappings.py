@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.compute_slot_mappings.operator import operator
 from spec_decode_bench.baselines.workloads.request_slots import UNUSED, group_tables
-from tests.baselines.random_batches import (
-    drawn,
-    int32,
-    legal_point,
-    run_examples,
-    steps,
-)
+from tests.baselines.random_batches import drawn, int32, legal_point, run_examples, steps
 
 
 def example(positions, row, **axes):

@@ -1,13 +1,9 @@
-"""seq_lens_update: worked examples, legal inputs, and a walk over many steps whose state the variants
-carry.
-"""
+"""seq_lens_update: worked examples, legal inputs, the bound of the host. Decode loops carry its state over steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +11,6 @@ from hypothesis import strategies as st
 from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, operator
 from spec_decode_bench.harness.contract import Point
 from tests.baselines.random_batches import drawn, int32, legal_point, run_examples
-from tests.runnable import DEVICE, healthy, on_device
-from tests.tier import few
-
-VARIANTS = healthy("seq_lens_update")
-WALKERS = [v for v in VARIANTS if "no_sync" not in v.waives and not v.name.startswith("compiled")]
-
 
 # --- worked examples --------------------------------------------------------------------------------------------------
 
@@ -62,6 +52,20 @@ def test_worked_example():
     positions = expected["positions"]
     assert positions.value[:261].tolist() == [41, *range(512, 768), *range(103, 107)]
     assert positions.untouched.tolist() == [False] * 261 + [True] * 39
+
+
+def test_worked_example_by_slot():
+    """The same requests in slots 4, 0 and 2."""
+    point, x = worked_example()
+    by_slot = {"prev_num_computed_tokens": int32(555, 9999, 100, 9999, 40), "valid": int32(3, 9999, 3, 9999, 1)}
+    x = replace(x, to_device=int32(4, 0, 2, 41, 512, 104, 0, 0, 3), **by_slot)
+    expected = operator.reference(Point({**point, "state": "slots"}), x)
+    counts = expected["num_computed_tokens"]
+    assert counts.value[~counts.untouched].tolist() == [512, 103, 41]
+    assert counts.untouched.tolist() == [False, True, False, True, False]
+    assert int(expected["num_accepted"].value[2]) == 3
+    assert expected["seq_lens"].value.tolist() == [42, 768, 107, 0, 0]
+    assert expected["positions"].value[:261].tolist() == [41, *range(512, 768), *range(103, 107)]
 
 
 # --- random steps -----------------------------------------------------------------------------------------------------
@@ -117,136 +121,3 @@ def test_the_bound_of_a_random_step(axes, seed):
     assert all(0 <= s <= d for s, d in zip(slack.tolist(), top, strict=False))
     assert not slack[point.batch_size :].any()
     assert int(expected["seq_lens_cpu_upper_bound"].value.max()) <= point.max_model_len
-
-
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if "fused" in v.name], ids=lambda v: v.name)
-def test_counts_by_slot_may_be_updated_in_place(variant):
-    """As vLLM's second model runner does it; the worked example with its requests in slots 4, 0, 2."""
-    point, x = worked_example()
-    x = replace(
-        x,
-        prev_num_computed_tokens=int32(555, 9999, 100, 9999, 40),
-        valid=int32(3, 9999, 3, 9999, 1),
-        to_device=int32(4, 0, 2, 41, 512, 104, 0, 0, 3),
-    )
-    point = Point({**point, "state": "slots"})
-    mine = on_device(x)
-    out = on_device(operator.make_outputs(point), num_computed_tokens=mine.prev_num_computed_tokens)
-    variant.setup(point, mine, out)()
-    assert out.num_computed_tokens.tolist() == [512, 9999, 103, 9999, 41]
-    assert int(out.num_accepted[2]) == 3
-    assert out.seq_lens.tolist() == [42, 768, 107, 0, 0]
-    assert out.positions[:261].tolist() == [41, *range(512, 768), *range(103, 107)]
-
-
-# --- a walk over steps ------------------------------------------------------------------------------------------------
-
-
-CAPACITY, CHUNK, STEPS = 16, 20, 150
-TOKENS = CAPACITY * CHUNK
-
-
-@dataclass(eq=False)
-class Request:
-    """The truth about one request; ``computed`` is what the device must arrive at by itself."""
-
-    prompt: int
-    computed: int = 0
-    believed: int = 0  # the CPU's count for the next step
-    prev_row: int = -1
-    drafts: int = 0  # of the step that has run last
-    scheduled: int = 0
-
-
-class Engine:
-    """A scheduler that is one step ahead of the device (async) or waits for it (sync), with requests coming and
-    going.
-    """
-
-    def __init__(self, k: int, scheduling: str, seed: int) -> None:
-        self.k, self.scheduling, self.rng = k, scheduling, np.random.default_rng(seed)
-        self.rows: list[Request] = []
-        self.waiting: list[Request] = []
-
-    def schedule(self) -> list[int]:
-        """Choose rows and their tokens; the drafts that each row of the previous step had."""
-        prev_drafts = [request.drafts for request in self.rows]
-        for row, request in enumerate(self.rows):
-            request.prev_row = row
-        resumed = self.waiting[:1]  # before this step's are preempted: their last outcome has to arrive first
-        for request in [r for r in self.rows if self.rng.random() < 0.08]:
-            self.rows[self.rows.index(request)] = self.rows[-1]  # condense: the last row fills the hole
-            self.rows.pop()
-            if self.rng.random() < 0.5:  # preempted: all its tokens are computed again
-                self.waiting.append(Request(prompt=request.computed + 1))
-        if len(self.rows) < CAPACITY and self.rng.random() < 0.5:
-            self.waiting = self.waiting[len(resumed) :]
-            self.rows += resumed or [Request(prompt=int(self.rng.integers(1, 60)))]
-        if self.rng.random() < 0.3:
-            self.rng.shuffle(self.rows)
-        for request in self.rows:
-            left = request.prompt - request.believed
-            request.drafts = (
-                0 if left > 0 else int(self.rng.choice([0, self.k, self.k, self.rng.integers(0, self.k + 1)]))
-            )
-            request.scheduled = min(left, CHUNK) if left > 0 else 1 + request.drafts
-        return prev_drafts
-
-    def run(self) -> list[int]:
-        """What the step produces, by row; counts move on. A prompt's unfinished chunk produces nothing."""
-        produced = []
-        for request in self.rows:
-            accepted = int((self.rng.random(request.drafts) < 0.6).cumprod().sum())
-            done = request.computed + request.scheduled
-            before, request.computed = request.computed, request.computed + 1 + accepted if request.drafts else done
-            request.believed = before + request.scheduled if self.scheduling == "async" else request.computed
-            produced.append(1 + accepted if request.drafts else int(done >= request.prompt))
-        return produced
-
-
-def step_inputs(engine: Engine, counts: torch.Tensor, valid: torch.Tensor, prev_drafts: list[int]) -> Inputs:
-    scheduled = [r.scheduled for r in engine.rows]
-    host = [*[r.prev_row for r in engine.rows], *[r.believed for r in engine.rows], *prev_drafts]
-    start = np.append(0, np.cumsum(scheduled)).astype(np.int32)
-    x = Inputs(valid, valid, torch.from_numpy(start), int32(*host), int32(*scheduled), int(start[-1]))
-    return on_device(x, prev_num_computed_tokens=counts)
-
-
-@pytest.mark.parametrize("scheduling", ["async", "sync"])
-@pytest.mark.parametrize("k", few([1, 3, 5], 1))
-@pytest.mark.parametrize("variant", WALKERS, ids=lambda v: v.name)
-def test_a_walk_over_steps_keeps_the_counts_and_fills_the_slack(variant, k, scheduling):
-    """The device's counts alone carry the state; the bound is off by 0 to k, each of them, and by nothing where it
-    is exact.
-    """
-    point = operator.complete({"batch_size": 1, "max_num_seqs": CAPACITY, "max_num_batched_tokens": TOKENS})
-    out = on_device(operator.make_outputs(point))
-    counts, other = out.num_computed_tokens.fill_(-9), torch.full_like(out.num_computed_tokens, -9)
-    out.num_accepted.fill_(-7)
-    accepted = [-7] * CAPACITY
-    engine, valid, seen = Engine(k, scheduling, seed=k), torch.full((CAPACITY,), -5, dtype=torch.int32), set()
-    for _ in range(STEPS):
-        prev_drafts = engine.schedule()
-        counts, other = other, counts
-        x = step_inputs(engine, other, valid, prev_drafts)
-        variant.setup(point, x, replace(out, num_computed_tokens=counts))()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-        rows = engine.rows
-        tail = [0] * (CAPACITY - len(rows))
-        lens, bound = out.seq_lens.tolist(), out.seq_lens_cpu_upper_bound.tolist()
-        assert counts[: len(rows)].tolist() == [r.computed for r in rows]
-        assert lens == [r.computed + r.scheduled for r in rows] + tail
-        assert out.positions[: x.num_tokens].tolist() == [r.computed + j for r in rows for j in range(r.scheduled)]
-        assert bound[len(rows) :] == tail
-        for row, request in enumerate(rows):
-            drafts = prev_drafts[request.prev_row] if request.prev_row >= 0 else 0
-            if drafts:
-                accepted[row] = int(valid[request.prev_row])
-            slack = bound[row] - lens[row]
-            assert 0 <= slack <= (drafts if scheduling == "async" else 0)
-            seen.add(slack)
-        assert out.num_accepted.tolist() == accepted
-        produced = engine.run()
-        valid = int32(*produced, *[-5] * (CAPACITY - len(produced)))
-    assert seen == (set(range(k + 1)) if scheduling == "async" else {0})

@@ -74,13 +74,7 @@ def loop(
 
 
 def loops_of(
-    rng: np.random.Generator,
-    change_us: float,
-    *,
-    noise_us: float,
-    drift_us: float = 0.0,
-    blocks: int = 12,
-    **axes,
+    rng: np.random.Generator, change_us: float, *, noise_us: float, drift_us: float = 0.0, blocks: int = 12, **axes
 ) -> tuple[Loop, Loop]:
     """A reference and a stack whose ITL differs by ``change_us``.
 

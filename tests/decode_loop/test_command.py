@@ -115,15 +115,6 @@ def test_the_second_run_believes_what_the_first_verified(config, tmp_path):
     assert {"compile", "verify", "time"} == first.others[0].seconds.keys()
 
 
-def test_the_plan_names_every_line(config, tmp_path):
-    done = completed(config(), "--device", "cpu", "--plan")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == (
-        "loop/chains/concurrency=3,next_n=4,model_step_us=200,scheduling=sync,graph=none"
-    )
-    assert len(done.stdout.splitlines()) == 4
-
-
 @pytest.mark.parametrize(
     ("launch", "status", "reason"),
     [

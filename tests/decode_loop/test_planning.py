@@ -121,10 +121,7 @@ MISTAKES = [
     ({"reference": "chain"}, "decode_loop.reference: unknown stack 'chain'; did you mean chains?"),
     ({"stacks": {"a": {"seq_lens_updat": "op_chain"}}}, "unknown operator 'seq_lens_updat'; did you mean seq_lens_upd"),
     ({"stacks": {"a": {"k_quant_gather": "op_chain"}}}, "takes no part in a decode loop"),
-    (
-        {"stacks": {"a": {"seq_lens_update": "opchain"}}},
-        "unknown variant 'opchain'; did you mean op",
-    ),
+    ({"stacks": {"a": {"seq_lens_update": "opchain"}}}, "unknown variant 'opchain'; did you mean op"),
     (
         {"stacks": {"a": {"decode_step": "op_chain"}}},
         "needs seq_lens, which no operator before it builds; add seq_lens",

@@ -35,13 +35,6 @@ def test_a_run_of_cells_has_none(module):
     assert module.figure([factory_loops.run([], gpu_environment())]) is None
 
 
-def test_the_delta_is_drawn_where_it_is(h200):
-    figure = loop_delta.figure([h200])
-    itl_sync = next(ax for ax in figure.axes if ax.get_ylabel() == "change of ITL (µs)\nsync")
-    (dots,) = [line for line in itl_sync.get_lines() if len(line.get_xdata()) == 3 and line.get_marker() == "s"]
-    assert dots.get_ydata() == pytest.approx([-900] * 3, abs=40)
-
-
 def test_a_stack_that_failed_costs_itself(h200):
     loops = list(h200.others)
     wrong = [factory_loops.loop("wrong", [], status=Status.MISMATCH, reason="step 3")]

@@ -112,16 +112,8 @@ def test_arms_take_turns_in_palindromes(tmp_path, monkeypatch):
     for _ in range(50):
         engine.step()
     lines = lines_of(tmp_path)
-    assert [line["arm"] for line in lines] == [
-        "engine",
-        "suite",
-        "suite",
-        "engine",
-        "suite",
-        "engine",
-        "engine",
-        "suite",
-    ]
+    arms = "engine suite suite engine suite engine engine suite"
+    assert [line["arm"] for line in lines] == arms.split()
     assert [line.get("turn", 0) for line in lines] == [0] * 4 + [1] * 4
     assert {len(line[name]) for line in lines for name in ("itl_us", "busy_us", "cpus")} == {4}
     assert all(set(line["host_us"]) == {"step_prologue"} for line in lines)
@@ -147,7 +139,7 @@ def test_captured_steps_are_on_disk_when_the_engine_dies(tmp_path):
     assert capture.problems == []
     assert {entry.step for entry in capture.entries} == {2, 4}
     assert {entry.operator for entry in capture.entries} == {
-        *("step_prologue", "step_inputs", "gather_block_tables", "compute_slot_mappings"),
+        *("step_prologue", "step_inputs", "gather_block_tables", "compute_slot_mappings")
     }
     path.write_bytes(path.read_bytes()[:-5])
     cut = read_capture(path)

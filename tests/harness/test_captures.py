@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spec_decode_bench.harness.captures import (
-    MAGIC,
-    CaptureError,
-    CaptureWriter,
-    Omitted,
-    Used,
-    read_capture,
-)
+from spec_decode_bench.harness.captures import MAGIC, CaptureError, CaptureWriter, Omitted, Used, read_capture
 from tests import captured
 
 TABLE = np.arange(1, 13, dtype=np.int32).reshape(3, 4)
@@ -172,11 +165,7 @@ def test_an_array_in_a_damaged_entry_is_not_found(path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"", "not a capture file"),
-        (b'{"line":"header"}\n', "not a capture file"),
-        (MAGIC, "its header is incomplete"),
-    ],
+    [(b"", "not a capture file"), (b'{"line":"header"}\n', "not a capture file"), (MAGIC, "its header is incomplete")],
 )
 def test_another_file_is_refused(path, content, message):
     path.write_bytes(content)

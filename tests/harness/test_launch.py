@@ -159,12 +159,9 @@ def test_a_tensor_given_by_keyword_lives_as_long_as_the_launch(fake, jit):
 
 @pytest.mark.parametrize("why", ["scratch", "sizes", "on the CPU", "empty grid"])
 def test_what_is_not_known_is_launched_by_triton(fake, jit, why):
-    needs = {"scratch": {"global_scratch_size": 128}, "cluster": {"num_ctas": 2}, "pdl": {"launch_pdl": True}}
-    kernel = Kernel(**needs.get(why, {}))
+    kernel = Kernel(**({"global_scratch_size": 128} if why == "scratch" else {}))
     if why == "sizes":
         fake.sizes += [8, 8, 8]
-    if why == "no such field":
-        del kernel.compiled.metadata.shared
     tensor = SimpleNamespace(is_cuda=False) if why == "on the CPU" else ON_GPU
     grid = (0,) if why == "empty grid" else (5,)
     launch.fixed_launch(kernel, grid, tensor, -3, 1, BLOCK=128)()

@@ -104,22 +104,3 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
     assert "over all points" in speedup_table(panel, 1).mean
     assert round(speedup_table(panel, 1).rows[0].ratios["cuda_fused"]) == 20
     assert speedup_table(panel, 2).mean == ""
-
-
-# --- several GPUs -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def two_gpus():
-    return [factory.sweep_run(), factory.sweep_run(factory.gpu_environment("NVIDIA H100"), scale=300)]
-
-
-def test_a_cold_run_changes_no_figure_of_the_hot_one(two_gpus):
-    """Neither its GPU times nor those that are always taken hot, although it is the later one."""
-    hot = two_gpus[0]
-    cold = factory.sweep_run(scale=3, seed=1)
-    config = cold.header.config | {"measure": {"cache": "cold"}}
-    both = [hot, factory.with_header(cold, config=config, started="2027-01-01T00:00:00+00:00")]
-    for figure in ("gpu_us", "eager_us", "queued_us"):
-        shown = [panel for panel in panels(both, figure) if panel.cache == "hot"]
-        assert {id(point.run) for panel in shown for point in panel.points} <= {id(hot)}

@@ -12,11 +12,7 @@ import pytest
 from spec_decode_bench.harness.checks import Difference
 from spec_decode_bench.harness.records.schema import Finding, Metrics, Place, Segment, Status
 from spec_decode_bench.regression.comparison import POWER, PRESETS, CompareError, Rule, compare, compare_variants
-from spec_decode_bench.regression.comparison_report import (
-    JSON_SCHEMA,
-    comparison_json,
-    comparison_markdown,
-)
+from spec_decode_bench.regression.comparison_report import JSON_SCHEMA, comparison_json, comparison_markdown
 from tests import factory
 from tests.cli.test_cli import completed
 from tests.sides import side, write_side
@@ -390,8 +386,7 @@ def test_two_cpu_runs_are_compared_by_cpu_time():
     def make(us):
         axes = {"batch_size": 8}
         return lambda seed: factory.run(
-            CPU,
-            [factory.cell("decode_native", "flat_view", axes, cpu=us, rng=np.random.default_rng(seed))],
+            CPU, [factory.cell("decode_native", "flat_view", axes, cpu=us, rng=np.random.default_rng(seed))]
         )
 
     comparison = compare(side(make(500.0)), side(make(700.0), first=9))

@@ -331,14 +331,6 @@ def test_no_process_times_a_variant_that_is_wrong_on_both_sides(suite):
     assert {cell.variant: cell.status for cell in run.cells} == {"chain_clamp": "passed", "flat_view": "mismatch"}
 
 
-def test_where_every_variant_is_wrong_nothing_is_timed(suite):
-    times(suite, broken="every variant")
-    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
-    assert (code, err) == (1, "")
-    assert "broken in head, so nothing is timed: decode_native/chain_clamp, decode_native/flat_view" in out
-    assert len(processes(suite)) == 2
-
-
 def test_only_undecided_cells_are_measured_again_and_then_it_cannot_tell(suite, monkeypatch):
     monkeypatch.setattr(gate, "LOOKS", (3, 4, 6))
     times(suite, **{"noise flat_view": 0.5})

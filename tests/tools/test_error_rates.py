@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from spec_decode_bench.harness.analysis.stats import trimmed_mean
 from spec_decode_bench.regression.comparison import compare
-from spec_decode_bench.regression.gate import LOOKS
 from tests import factory
 from tests.sides import side, write_side
 from tools import error_rates
@@ -54,41 +53,6 @@ def test_synthetic_processes_spread_as_the_recorded_ones():
     observed = trimmed_mean(source.samples)
     assert np.median(drawn / observed.std(0, ddof=1)) == pytest.approx(1, abs=0.1)
     assert np.allclose(trimmed_mean(base).mean((0, 1)), observed.mean(0), atol=0.001)
-
-
-def on_two_gpus():
-    """Eight processes of one code, every second one on a GPU on which cells are 3 % slower or faster."""
-
-    def process_on(seed):
-        run = process(seed)
-        factors = [1 + (seed % 2) * (0.03 if i % 2 else -0.03) for i in range(len(run.cells))]
-        cells = [
-            replace(
-                cell,
-                metrics=replace(
-                    cell.metrics, graph_us={k: [us * f for us in all_us] for k, all_us in cell.metrics.graph_us.items()}
-                ),
-            )
-            for cell, f in zip(run.cells, factors, strict=True)
-        ]
-        environment = replace(run.header.environment, gpu_id=f"gpu{seed % 2}")
-        return replace(run, cells=cells, header=replace(run.header, environment=environment))
-
-    return side(process_on, 8)
-
-
-def test_two_gpus_cost_no_power_and_cause_no_alarm():
-    """As blocks. As one and the same GPU they would hide a slow-down of 5 %."""
-    source = recorded(on_two_gpus())
-    assert len(source.levels) == 2
-    blocked = rates(of_machine("test", source, gpus=2), "suite", 4, 200)
-    assert blocked["exit_1"] <= 0.02
-    assert blocked["exit_0"] >= 0.95
-    assert blocked["found_5"] > 0.95
-    base, head = of_machine("test", source, gpus=2).draw(np.random.default_rng(0), 50, 4)
-    assert (suite(base, head, gpus=1).exit_code == 3).mean() > 0.9
-    found = rates(of_machine("test", source, gpus=2), "gate", LOOKS[-1], 50)
-    assert (found["exit_1"], found["exit_0"] > 0.9, found["pairs"] < 6) == (0, True, True)
 
 
 def test_rates_of_quiet_noise():

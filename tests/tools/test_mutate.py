@@ -166,13 +166,6 @@ def test_a_variant_that_fails_as_it_is_costs_its_own_mutants_only(tmp_path, monk
     assert "decode_native/chain_clamp does not pass as it is: 'B=1'" in capsys.readouterr().err
 
 
-def test_an_interrupted_run_writes_what_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(mutate, "run_all", lambda cases, *more: iter_then_interrupt(cases))
-    assert main(["decode_native/flat_view", "--device", "cpu", "--out", str(tmp_path / "some.json")]) == 130
-    (one,) = json.loads((tmp_path / "some.json").read_text())["mutants"]
-    assert (one["breaks"], one["killer"], one["message"]) == (CASES_OF_FLAT_VIEW[1].mutant.breaks, "random", "exact")
-
-
 def test_only_what_results_lack_or_have_otherwise_is_run_again(tmp_path, monkeypatch, capsys):
     ran, file = [], tmp_path / "results.json"
 
@@ -199,12 +192,6 @@ def test_only_what_results_lack_or_have_otherwise_is_run_again(tmp_path, monkeyp
 
 
 CASES_OF_FLAT_VIEW = chosen(CASES, ["decode_native/flat_view"])
-
-
-def iter_then_interrupt(cases):
-    yield 1, Result("random", "B=3", "exact", "differs", 2.0)
-    yield len(cases) - 1, Result(None)
-    raise KeyboardInterrupt
 
 
 def test_a_mutant_whose_points_were_left_out_is_not_tried():

@@ -67,6 +67,15 @@ def test_missing_a_known_time_by_more_than_the_tolerance_is_an_error(calibration
         assert error.startswith(f"{name}: a spin of {ns / 1000:.2f} us is measured +")
 
 
+def test_one_odd_sample_of_six_moves_no_queued_time(calibration):
+    """Of eight calls, which it would make 5 us longer."""
+    cell = metrics(cupti=9.0)
+    times = {calls: taken[:6] for calls, taken in cell.stream_us.items()}
+    odd = times | {8: [times[8][0] + 40.0, *times[8][1:]]}
+    usual, moved = (QUEUED_EVENTS.value_us(replace(cell, stream_us=one)) for one in (times, odd))
+    assert moved == pytest.approx(usual, abs=0.05)
+
+
 def test_without_cupti_two_estimators_are_judged(calibration):
     spins = {ns: replace(probe, cupti_us=[]) for ns, probe in calibration.spins.items()}
     without = replace(calibration, spins=spins)

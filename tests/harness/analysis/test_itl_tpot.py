@@ -26,11 +26,6 @@ def exact(variant: str, gpu: float, eager: float, axes: dict = AXES, **changes):
     return replace(factory.cell("decode_flatten", variant, axes), metrics=metrics, **changes)
 
 
-def test_tokens_per_step_by_hand():
-    assert SYNC.tokens_per_step(4) == pytest.approx(1 + 0.75 + 0.5625 + 0.421875)
-    assert SYNC.tokens_per_step(1) == 1
-
-
 @given(acceptance=st.sampled_from([0, 1]) | st.floats(0, 1), rows=st.integers(1, 16))
 def test_tokens_per_step_lie_between_one_and_all(acceptance, rows):
     tokens = ServingModel(model_step_us=1.0, acceptance=acceptance).tokens_per_step(rows)
@@ -39,11 +34,6 @@ def test_tokens_per_step_lie_between_one_and_all(acceptance, rows):
         assert tokens == (rows if acceptance else 1)
     elif acceptance < 0.999:
         assert tokens == pytest.approx((1 - acceptance**rows) / (1 - acceptance))
-
-
-def test_step_times_by_hand():
-    serving = ServingModel(model_step_us=9000.0, acceptance=0.5, calls_per_step=3)
-    assert serving.itl_us(100.0) == 9300
 
 
 def test_delta_by_hand_and_the_faster_variant_is_negative():
@@ -66,32 +56,6 @@ def test_sync_waits_for_the_host_and_async_does_not():
     assert delta(ASYNC, *same_eager).itl_us.median == pytest.approx(-44)
     assert delta(SYNC, *same_device).itl_us.median == -390
     assert delta(ASYNC, *same_device).itl_us.median == pytest.approx(0)
-
-
-def test_percent_is_that_of_itl_and_of_tpot():
-    rng = np.random.default_rng(1)
-    baseline = factory.cell("decode_flatten", "op_chain", AXES, 46.0, 400.0, rng=rng)
-    fused = factory.cell("decode_flatten", "cuda_fused", AXES, 2.0, 7.0, rng=rng)
-    change, cost = delta(SYNC, baseline, fused), float(np.median(baseline.metrics.eager_us))
-    assert change.percent.median == pytest.approx(100 * change.itl_us.median / SYNC.itl_us(cost))
-    assert change.percent.median == pytest.approx(
-        100 * change.tpot_us.median / (SYNC.itl_us(cost) / SYNC.tokens_per_step(4))
-    )
-
-
-def test_the_interval_holds_the_delta_and_narrows_with_more_samples():
-    def width(rounds: int) -> float:
-        rng = np.random.default_rng(7)
-        hosts = {"op_chain": 400.0, "fused": 7.0}
-        pair = [
-            factory.cell("decode_flatten", name, AXES, 2.0, host, rng=rng, rounds=rounds)
-            for name, host in hosts.items()
-        ]
-        change = delta(SYNC, *pair).itl_us
-        assert change.low < change.median < change.high
-        return change.high - change.low
-
-    assert width(200) < width(10) / 2
 
 
 def test_intervals_cover_the_true_difference():

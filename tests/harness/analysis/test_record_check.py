@@ -61,8 +61,7 @@ FAULTS = {
     "audited": {
         "1 cell not audited: CUPTI": lambda run: cell_with(run, no_audit="CUPTI delivers nothing"),
         "verified on another GPU": lambda run: replace(
-            run,
-            cells=[replace(cell, proof=Proof(key="0", verified_at="", gpu_id="other")) for cell in run.cells],
+            run, cells=[replace(cell, proof=Proof(key="0", verified_at="", gpu_id="other")) for cell in run.cells]
         ),
         "recorded with --brief": lambda run: factory.with_header(run, command="python bench.py run mtp3.yaml --brief"),
     },

@@ -13,18 +13,13 @@ from rich.console import Console
 from spec_decode_bench.cli import doctor
 from spec_decode_bench.cli.run_report import report
 from spec_decode_bench.harness.analysis import estimators
-from spec_decode_bench.harness.analysis.warnings import (
-    doubted_cells,
-    measurement_warnings,
-    throttling_warnings,
-)
+from spec_decode_bench.harness.analysis.warnings import doubted_cells, measurement_warnings, throttling_warnings
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.harness.session.messages import Ready
-from spec_decode_bench.harness.session.session import Session, header
-from spec_decode_bench.harness.session.session import segment as process_line
+from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.plots import calibration, itl_tpot, latency, speedup
 from spec_decode_bench.regression.comparison import compare
 from spec_decode_bench.regression.comparison_report import comparison_console, comparison_markdown
@@ -74,16 +69,6 @@ def shown(draw) -> str:
 # --- uncalibrated -----------------------------------------------------------------------------------------------------
 
 
-def test_header_and_segment_hold_the_calibration_errors_of_their_process():
-    ready = Ready(factory.gpu_environment(), off_by(400), {})
-    config = {"name": "n", "measure": {"cache": "hot"}}
-    errors = estimators.calibration_errors(off_by(400))
-    assert header(ready, config, command="c", seed=0).uncalibrated == errors != ()
-    assert process_line(ready, "why", "hot", 1).uncalibrated == errors
-    sound = Ready(factory.gpu_environment(), factory.calibration(np.random.default_rng(0)), {})
-    assert header(sound, config, command="c", seed=0).uncalibrated == ()
-
-
 def test_an_uncalibrated_run_says_so_on_screen_in_the_record_and_in_its_table(tmp_path):
     run = read_run(factory.write(uncalibrated_run(), tmp_path / "run.jsonl"))
     (reason,) = run.uncalibrated
@@ -120,9 +105,7 @@ def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):
     if where == "segment":
         late = segment("resumed", calibration=run.header.calibration, uncalibrated=run.header.uncalibrated)
         run = replace(
-            uncalibrated_run(uncalibrated=()),
-            segments=[late],
-            cells=[replace(cell, process=1) for cell in run.cells],
+            uncalibrated_run(uncalibrated=()), segments=[late], cells=[replace(cell, process=1) for cell in run.cells]
         )
     sound = factory.sweep_run(batch_sizes=(1, 8))
     for runs, stamped in (([sound, run], True), ([sound, sound], False)):

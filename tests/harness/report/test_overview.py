@@ -3,12 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.records.schema import RecordError
 from spec_decode_bench.harness.report import overview
 from spec_decode_bench.harness.report.table import markdown_rows
-from spec_decode_bench.harness.report.tables import marks
 from tests import factory
 
 
@@ -55,13 +53,6 @@ def test_known_failures_stand_below(rows):
     limited = [replace(cell, known_failures={"negative lengths*": "clamped before"}) for cell in rows[0].cells]
     table = overview.overview_table([rows[0]._replace(cells=limited)])
     assert any("negative lengths" in note for note in table.notes)
-
-
-def test_what_is_to_be_known_of_a_time_stands_behind_it():
-    cell = factory.cell("decode_native", "cuda_fused", {"batch_size": 8}, gpu=2.0)
-    limited = replace(cell, known_failures={"negative lengths*": "clamped before"})
-    assert [marks(cell, False, ()), marks(cell, True, ()), marks(cell, False, {cell.key})] == ["", "*", "?"]
-    assert marks(limited, False, ()) == KNOWN_FAILURES
 
 
 def test_a_point_that_no_record_has_is_an_error():

@@ -173,11 +173,7 @@ def test_a_worker_on_another_machine_does_not_believe(monkeypatch):
 def test_variables_that_change_what_compilers_make_are_described(monkeypatch, tmp_path):
     tool = tmp_path / "ptxas"
     tool.write_text("1")
-    for name, value in (
-        ("TRITON_PTXAS_PATH", str(tool)),
-        ("TRITON_DEBUG", "1"),
-        ("TRITON_CACHE_DIR", str(tmp_path)),
-    ):
+    for name, value in (("TRITON_PTXAS_PATH", str(tool)), ("TRITON_DEBUG", "1"), ("TRITON_CACHE_DIR", str(tmp_path))):
         monkeypatch.setenv(name, value)
     before = describe("cpu").compiler_settings
     assert before["TRITON_DEBUG"] == "1"

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from spec_decode_bench.harness.command.reading import chosen_runs
 from spec_decode_bench.harness.config.sweep import task_of
 from spec_decode_bench.harness.config.work_items import Check, Task, Timed
 from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.records.file import Writer, read_run, write_run
+from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, Metrics, RecordError, Segment
 from spec_decode_bench.harness.session.measure import measure
 from spec_decode_bench.harness.session.messages import Ready
@@ -134,33 +133,26 @@ def test_a_run_killed_before_its_first_line_begins_anew(content, bench, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "words"),
     [
-        (
-            ["--set", "measure.timeout_s=7"],
-            "it was recorded with another configuration, measure.timeout_s 120.0 (now 7.0); give the same one",
-        ),
-        (
-            ["--set", "batch_size=[3, 5]"],
-            "it was recorded with another configuration, sweep.0.batch_size [3, 4] (now [3, 5]); give the same one",
-        ),
-        (["--only", "*/flat_view"], "it was recorded with other cells; give the same --only, --shard and --variants"),
-        (["--seed", "6"], "it was recorded with seed 5, not 6; leave the seed out"),
-        (["--set", "name=other"], "it is a record of tiny, not of other"),
+        (["--set", "measure.timeout_s=7"], "another configuration, measure.timeout_s 120.0 (now 7.0)"),
+        (["--set", "batch_size=[3, 5]"], "another configuration, sweep.0.batch_size [3, 4] (now [3, 5])"),
+        (["--only", "*/flat_view"], "other cells; give the same --only, --shard and --variants"),
+        (["--seed", "6"], "seed 5, not 6"),
+        (["--set", "name=other"], "a record of tiny, not of other"),
     ],
 )
-def test_another_sweep_is_refused(arguments, sentence, bench):
+def test_another_sweep_is_refused(arguments, words, bench):
     bench("--out", "out", "--seed", "5", dies_after=1)
     code, _, err, workers = bench("--resume", "out", *arguments)
-    assert (code, err, workers.started["evaluate"]) == (2, f"error: --resume out/run.jsonl: {sentence}", [])
+    assert (code, workers.started["evaluate"]) == (2, [])
+    assert err.startswith("error: --resume out/run.jsonl: it ")
+    assert words in err
 
 
 @pytest.mark.parametrize(
     ("changed", "before", "now"),
-    [
-        ({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"),
-        ({"commit": "fffaaa"}, "commit none", "fffaaa"),
-    ],
+    [({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"), ({"commit": "fffaaa"}, "commit none", "fffaaa")],
     ids=["torch", "commit"],
 )
 def test_another_machine_or_code_is_refused(changed, before, now, bench):
@@ -236,17 +228,6 @@ def test_an_incomplete_record_is_not_drawn_silently(bench, capsys):
 def segment(why: str, process: int = 1, **more) -> Segment:
     of = {"started": "2026-01-01T00:00:00+00:00", "environment": factory.cpu_environment()}
     return Segment(process=process, why=why, **of | more)
-
-
-def test_segments_and_the_processes_of_cells_come_back(tmp_path):
-    run = factory.sweep_run(batch_sizes=(1,))
-    cells = [replace(cell, process=i % 3) for i, cell in enumerate(run.cells)]
-    run = replace(run, cells=cells, segments=[segment("a", 1), segment("b", 2)])
-    write_run(run, tmp_path / "run.jsonl")
-    again = read_run(tmp_path / "run.jsonl")
-    assert again.segments == run.segments
-    assert again.cells == run.cells
-    assert [again.process_of(cell) for cell in again.cells[:3]] == [again.header, *again.segments]
 
 
 def test_two_processes_never_write_one_record(tmp_path):

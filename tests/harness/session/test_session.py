@@ -9,22 +9,13 @@ from msgspec import structs
 from spec_decode_bench.decode_loop.items import LoopItem
 from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
-from spec_decode_bench.harness.config.work_items import (
-    Audited,
-    Check,
-    Checked,
-    EdgeCases,
-    Named,
-    Task,
-    Timed,
-    keys_of,
-)
+from spec_decode_bench.harness.config.work_items import Audited, Check, Checked, EdgeCases, Named, Task, Timed, keys_of
 from spec_decode_bench.harness.records.schema import AUDITED, Audit, Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.session import RunError, Session
-from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
+from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS
 from spec_decode_bench.harness.session.worker import WorkerDied
 from tests import factory
 from tests.fake_worker import (
@@ -358,28 +349,6 @@ def test_a_worker_that_dies_before_the_record_begins_leaves_the_sources_to_the_n
     with Session(job, workers) as session:
         assert [checked.variant for checked in session.verify_first(items())] == ["b"]
     assert [job.compiled for job in workers.started["evaluate"]] == [(Path("b.cu"),)] * 2
-
-
-def test_processes_come_up_together_and_calibrate_one_by_one(monkeypatch):
-    happened = []
-    for name in ("wait_until_up", "wait_until_ready"):
-        wait = getattr(SupervisedWorker, name)
-
-        def noted(this, *arguments, name=name, wait=wait):
-            happened.append((name, this._job.role))
-            return wait(this, *arguments)
-
-        monkeypatch.setattr(SupervisedWorker, name, noted)
-    with Session(Job("cuda", (), 0, Measure(), timed=True), FakeWorkers(evaluator(), audit=auditor())) as session:
-        came_up = list(happened)
-        _ = session.ready
-    assert came_up == [("wait_until_up", "evaluate")]
-    assert happened[len(came_up) :] == [
-        ("wait_until_up", "evaluate"),
-        ("wait_until_up", "audit"),
-        ("wait_until_ready", "evaluate"),
-        ("wait_until_ready", "audit"),
-    ]
 
 
 # --- the audit --------------------------------------------------------------------------------------------------------

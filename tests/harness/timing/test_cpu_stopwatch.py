@@ -1,6 +1,6 @@
-"""The stopwatch of a CPU: how many launches it puts into a sample."""
+"""The stopwatch of a CPU: how many launches it puts into a sample, and which ones it rejects."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -9,19 +9,36 @@ from spec_decode_bench.harness.timing import cpu_stopwatch
 from spec_decode_bench.harness.timing.cpu_stopwatch import LEAST_SAMPLES, CpuStopwatch
 
 
-def test_a_slow_first_call_does_not_shorten_the_samples(monkeypatch):
+class Clock:
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(cpu_stopwatch, "perf_counter", made)
+    return made
+
+
+def rejected(words, is_rejected):
+    return pytest.raises(Mismatch, match=words) if is_rejected else nullcontext()
+
+
+def test_a_slow_first_call_does_not_shorten_the_samples(clock):
     """It compiled something, or was interrupted. The calls after it take 10 us, and a sample 200 us."""
-    now_s, durations_s = [0.0], [1.0]
+    durations_s = [1.0]
 
     def launch():
-        now_s[0] += durations_s.pop() if durations_s else 1e-5
+        clock.now_s += durations_s.pop() if durations_s else 1e-5
 
-    monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
     watch = CpuStopwatch(launch)
-    began = now_s[0]
+    began = clock.now_s
     sample = watch.sample()
-    assert abs(now_s[0] - began - 2e-4) < 2e-5
-    assert abs(sample["cpu_us"] - 10) < 0.01
+    assert clock.now_s - began == pytest.approx(2e-4, abs=2e-5)
+    assert sample["cpu_us"] == pytest.approx(10, abs=0.01)
 
 
 def test_a_sample_is_taken_under_the_lock():
@@ -37,31 +54,23 @@ def test_a_sample_is_taken_under_the_lock():
     assert not any(calls)
     calls.clear()
     watch.sample()
-    assert all(calls)
     assert calls
+    assert all(calls)
 
 
-@pytest.mark.parametrize(("others", "rejected"), [(0.0, False), (0.4, False), (0.6, True), (2.0, True)])
-def test_work_of_other_threads_is_rejected_from_half_the_time_of_the_launches_on(others, rejected, monkeypatch):
+@pytest.mark.parametrize(("others", "is_rejected"), [(0.0, False), (0.4, False), (0.6, True), (2.0, True)])
+def test_work_of_other_threads_is_rejected_from_half_the_time_of_the_launches_on(
+    others, is_rejected, clock, monkeypatch
+):
     """Each launch takes 10 ms of this thread, and ``others`` times as much of others."""
-    now_s = [0.0]
 
     def launch():
-        now_s[0] += 1e-2
+        clock.now_s += 1e-2
 
-    monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
-    monkeypatch.setattr(cpu_stopwatch, "thread_time", lambda: now_s[0])
-    monkeypatch.setattr(cpu_stopwatch, "process_time", lambda: now_s[0] * (1 + others))
+    monkeypatch.setattr(cpu_stopwatch, "thread_time", clock)
+    monkeypatch.setattr(cpu_stopwatch, "process_time", lambda: clock.now_s * (1 + others))
     watch = CpuStopwatch(launch)
-    if rejected:
-        with pytest.raises(Mismatch, match="one_thread: other threads ran for"):
-            watch.sample()
-    else:
-        watch.sample()
-
-
-def take_samples(watch):
-    for _ in range(LEAST_SAMPLES):
+    with rejected("one_thread: other threads ran for", is_rejected):
         watch.sample()
 
 
@@ -77,51 +86,29 @@ class Pause:
         pass
 
 
-def assert_rejected(watch):
-    with pytest.raises(Mismatch, match="every_call: a call alone takes"):
-        take_samples(watch)
+#: (us of a call in a row, us of a call before the first sample where it is another, seconds by which the first call of
+#: that sample is interrupted, whether it is rejected): a call takes 10 us after a pause.
+IN_A_ROW = {
+    "as alone": (10.0, None, 0.0, False),
+    "half": (5.0, None, 0.0, False),
+    "a tenth": (1.0, None, 0.0, True),
+    "a tenth, the first sample is interrupted": (1.0, None, 1e-2, True),
+    "a tenth, the calls before are slow, so the first sample has three": (1.0, 60.0, 0.0, True),
+}
 
 
-@pytest.mark.parametrize(("in_a_row_us", "rejected"), [(10.0, False), (5.0, False), (1.0, True)])
-def test_calls_in_a_row_that_take_less_than_one_alone_are_rejected(in_a_row_us, rejected, monkeypatch):
-    """A call takes 10 us after a pause; of many in a row the others take less."""
-    now_s, pause = [0.0], Pause()
-
-    def launch():
-        now_s[0] += 10e-6 if pause.after else in_a_row_us * 1e-6
-        pause.after = False
-
-    monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
-    watch = CpuStopwatch(launch, pause)
-    if rejected:
-        assert_rejected(watch)
-    else:
-        take_samples(watch)
-
-
-@pytest.mark.parametrize(
-    ("before_us", "interruption_s"),
-    [(None, 1e-2), (60.0, 0.0)],
-    ids=["the first sample is interrupted", "the calls before it are slow, so it has three"],
-)
-def test_a_short_or_interrupted_sample_does_not_hide_that_calls_in_a_row_take_less(
-    before_us, interruption_s, monkeypatch
-):
-    """A call takes 10 us after a pause and 1 us in a row.
-
-    before_us: what a call takes before the first sample, if it is something else. interruption_s: of the first call of
-    that sample.
-    """
-    now_s, pause, left_s = [0.0], Pause(), [interruption_s]
+@pytest.mark.parametrize("case", IN_A_ROW)
+def test_calls_in_a_row_that_take_less_than_one_alone_are_rejected(case, clock):
+    in_a_row_us, before_us, interruption_s, is_rejected = IN_A_ROW[case]
+    pause, watch, left_s = Pause(), None, [interruption_s]
 
     def launch():
-        us = 10.0 if pause.after else 1.0
-        now_s[0] += (us if watch or before_us is None else before_us) * 1e-6
+        us = 10.0 if pause.after else in_a_row_us
+        clock.now_s += (us if watch or before_us is None else before_us) * 1e-6
         pause.after = False
-        if watch:
-            now_s[0] += left_s.pop() if left_s else 0.0
+        clock.now_s += left_s.pop() if watch and left_s else 0.0
 
-    watch = None
-    monkeypatch.setattr(cpu_stopwatch, "perf_counter", lambda: now_s[0])
     watch = CpuStopwatch(launch, pause)
-    assert_rejected(watch)
+    with rejected("every_call: a call alone takes", is_rejected):
+        for _ in range(LEAST_SAMPLES):
+            watch.sample()

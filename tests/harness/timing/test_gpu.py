@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spec_decode_bench import bench
-from spec_decode_bench.harness.analysis.stats import fit, slopes
+from spec_decode_bench.harness.analysis.stats import slopes
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
@@ -37,12 +37,6 @@ def test_slope_recovers_a_known_time(timer, microseconds):
     found = np.median(slopes(graph_samples(timer, launcher(CALIBRATION_KERNELS, "spin", 1, 1, microseconds * 1000))[1]))
     # The global timer ticks in steps of up to 32 ns on some GPUs, at either end of the wait.
     assert found - base == pytest.approx(microseconds - 1, abs=max(0.15, 0.02 * microseconds))
-
-
-def test_a_null_kernel_is_small_and_linear(timer):
-    line = fit(graph_samples(timer, launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32))[1])
-    assert 0.2 < line.slope < 3.0
-    assert line.residual < 2.0
 
 
 def test_graph_nodes_are_counted(timer):
