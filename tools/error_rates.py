@@ -34,10 +34,9 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import rankdata
 
-from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.analysis import moderated, stats
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.records.select import read_side
-from spec_decode_bench.regression import moderated
 from spec_decode_bench.regression.comparison import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
 from spec_decode_bench.regression.gate import LOOKS, ROUNDS
 
