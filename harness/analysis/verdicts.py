@@ -1,5 +1,5 @@
-"""From differences of times to verdicts: slower, faster, same or unsure. The rule of ``compare`` and of ``--watch``, which
-docs/comparison.md explains.
+"""From differences of times to verdicts: slower, faster, same or unsure. ``compare`` and ``--watch`` judge by this
+rule, which docs/comparison.md explains.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ launches on the host until the process ends.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,10 +25,10 @@ from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.engine_launch import own_launches
-from spec_decode_bench.harness.errors import first_line
+from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Place, Where
-from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job
+from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Loaded
 from spec_decode_bench.harness.session.sampling import is_context_lost
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
 from spec_decode_bench.harness.timing.calibrate import Kernels
@@ -65,13 +66,23 @@ class Auditor:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
-        self._catalog = discover(job.variant_files)
-        settings.restore()
+        self._discover(job.variant_files)
         self._own_waits = 0
         #: The last one, whose buffers its variants share.
         self._task: Task | None = None
         self._buffer_sets: list[Fixture] = []
+
+    def _discover(self, files: Sequence[str]) -> None:
+        settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
+        self._catalog = discover(files)
+        settings.restore()
+
+    def load(self, files: tuple[str, ...]) -> Loaded:
+        """Import further files of --variants, once; the first process says what is wrong with them."""
+        sys.dont_write_bytecode = True
+        with suppress(UsageError):
+            self._discover(files)
+        return Loaded()
 
     def bring_up(self) -> None:
         """Up to the first trace, at which CUPTI is attached."""

@@ -21,7 +21,7 @@ from spec_decode_bench.harness.config.work_items import Check, Checked, Task, Wo
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Calibration, Environment, Header, Segment, rounded
 from spec_decode_bench.harness.session.evaluators import Auditors, Evaluators
 from spec_decode_bench.harness.session.measure import measure
-from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Heartbeat, Job, Ready
+from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Heartbeat, Job, Load, Loaded, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, start_worker
@@ -59,6 +59,10 @@ class Session:
         self._ready: Ready | None = None
 
     def __enter__(self) -> Session:
+        return self if self._begun else self.start()
+
+    def start(self) -> Session:
+        """Start the processes, unless that is left to ``with``."""
         self._began = time.monotonic()
         self._evaluator.most_deaths = 1  # until the record begins
         try:
@@ -91,6 +95,22 @@ class Session:
             self._ready = self._wait_until_ready(self._began)
             self._evaluator.most_deaths = MAX_DEATHS
         return self._ready
+
+    def load(self, files: tuple[str, ...]) -> Loaded:
+        """Have the processes import files of --variants; what the first one plans with them. A variant that ends a
+        process is not run again. Raises WorkerDied.
+        """
+        self._evaluator.most_deaths, request = 1, Load(files)
+        if self._auditor:
+            self._auditor.load(request, wait=False)
+        found = self._evaluator.load(request)
+        packages, checkouts = found.environment.packages, found.environment.checkouts
+        self.environment = structs.replace(self.environment, packages=packages, checkouts=checkouts)
+        environment = structs.replace(self.ready.environment, packages=packages, checkouts=checkouts)
+        self._ready = structs.replace(self.ready, environment=environment, compiled=found.compiled)
+        for worker in self._begun:
+            worker.machine = machine_hash(self.environment)
+        return found
 
     def verify_first(self, items: Sequence[WorkItem], until_wrong: bool = False) -> Iterator[Checked]:
         """What is wrong with variants of ``items`` without a proof, if they are few: a wrong kernel is told before the
