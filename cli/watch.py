@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +33,7 @@ from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import changed_source
 from spec_decode_bench.harness.records.file import Line, Writer, read_run
 from spec_decode_bench.harness.records.schema import Header, Run, Save, Segment, Status
-from spec_decode_bench.harness.report.changes import changes_tables
+from spec_decode_bench.harness.report.changes import changes_tables, others_of
 from spec_decode_bench.harness.report.console import (
     make_console,
     print_calibration_errors,
@@ -94,6 +94,10 @@ class _Saved(Plan):
     def first_process(self) -> int:
         return self.processes
 
+    @property
+    def decisive(self) -> Set[str]:
+        return set(self.loaded.own) or super().decisive
+
     def code(self) -> dict[str, str]:
         return self.loaded.code
 
@@ -112,8 +116,8 @@ class _Saved(Plan):
 
 @dataclass
 class _Watch:
-    """writer: of the record, once there is a first line. first: what was loaded first. saves, processes: how many there
-    were.
+    """writer: of the record, once there is a first line. first: what was loaded first. others: variants that the edited
+    ones are compared with, which alone are timed beside them once that is known. saves, processes: how many there were.
     """
 
     options: argparse.Namespace
@@ -123,6 +127,7 @@ class _Watch:
     files: SavedFiles
     writer: Writer | None = None
     first: Loaded | None = None
+    others: set[str] | None = None
     saves: int = 0
     processes: int = 0
 
@@ -192,6 +197,11 @@ class _Watch:
             print_environment(self.console, session.environment)
             for sentence in found.warnings:
                 warn(sentence)
+        items = found.items
+        if self.others is not None:
+            wanted = {*found.own, *self.others}
+            items = [item.of([name for name in item.variants if item.id_of(name) in wanted]) for item in items]
+            items = [item for item in items if item.variants]
         fixed = {name: digest for name, digest in self.first.sources.items() if name.startswith((ENGINE, "baselines/"))}
         if changed := changed_source(fixed, found.sources):
             raise RunError(f"{changed} was changed, which all processes have imported; start --watch again")
@@ -199,8 +209,8 @@ class _Watch:
             source=self.source,
             job=self.job,
             catalog=None,
-            items=found.items,
-            tasks=found.items,
+            items=items,
+            tasks=items,
             sources=found.sources,
             repeat=point_command(self.options, self.source.path),
             out=self.options.out if self.writer is None else self.writer.path.parent,
@@ -226,6 +236,9 @@ class _Watch:
         before = self.first.code
         edited = found.own or [name for name, code in found.code.items() if before.get(name, code) != code]
         tables = [table for table in result_tables(run) if table.kind == "measured"] + changes_tables(run, edited)
+        if any(cell.status is Status.PASSED and cell.variant_id in found.own for cell in run.cells):
+            compared = others_of(run, edited).items()
+            self.others = {f"{name.partition('/')[0]}/{other}" for name, other in compared}
         if any(cell.status is Status.PASSED for cell in run.cells):
             print_tables(console, tables)
             console.print()
@@ -237,7 +250,7 @@ class _Watch:
     def end(self, how: str) -> None:
         path, saves = self.writer.path, counted(self.saves, "save")
         self.writer.close()
-        print_to_stderr(f"{how}: the record {path} is complete: {saves}, of which the commands show the last one")
+        print_to_stderr(f"{how}: the record {path} is complete: {saves}; report, plot and compare take the last one")
 
 
 def _load_statistics() -> None:

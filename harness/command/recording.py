@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -105,6 +105,11 @@ class Plan:
     def first_process(self) -> int:
         """The number of the first process that measures now."""
         return 1 + max((segment.process for segment in self.resumed.segments), default=0) if self.resumed else 0
+
+    @property
+    def decisive(self) -> Set[str]:
+        """Variants ("operator/variant") of which a wrong one makes timing needless."""
+        return {item.id_of(name) for item in self.tasks for name in item.variants} if self.until_wrong else frozenset()
 
     def code(self) -> dict[str, str]:
         """Of proofs.code_of."""
@@ -221,10 +226,10 @@ def measured(
                 with saying("starting the processes, verifying new variants, calibrating"):
                     remembered = _Remembered.of(plan, code(), session.environment)
                     items = remembered.marked(left)
-                    for checked in session.verify_first(items, plan.until_wrong):
+                    for checked in session.verify_first(items, plan.decisive):
                         tell(checked.variant_id, checked.finding)
-                    if plan.until_wrong and told:
-                        items = [item.of(names) for item in items if (names := _of(item, told))]
+                    if wrong := plan.decisive & told:
+                        items = [item.of(names) for item in items if (names := _of(item, wrong))]
                         plan = replace(plan, items=items)
                     ready = session.ready
                     start_s = ready.seconds.get("start", 0.0) + planning_s

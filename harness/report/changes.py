@@ -33,14 +33,22 @@ def change_text(ratio: Interval) -> str:
 
 def changes_tables(run: Run, edited: Collection[str]) -> list[Table]:
     """A table for each edited variant ("operator/variant") that was timed beside another one."""
-    (metric,) = verdicts.GATING[run.header.environment.device]
-    timed = [cell for cell in run.in_order if stats.median_us(cell, metric) is not None]
-    tables = []
+    return [_table(run, name, other) for name, other in others_of(run, edited).items()]
+
+
+def others_of(run: Run, edited: Collection[str]) -> dict[str, str]:
+    """Edited variant -> the name of the one that it is compared with: the fastest that is not edited."""
+    timed = [cell for cell in run.in_order if stats.median_us(cell, _metric(run)) is not None]
+    found = {}
     for name in dict.fromkeys(cell.variant_id for cell in timed if cell.variant_id in edited):
         own = [cell for cell in timed if cell.variant_id == name]
-        if other := _fastest([cell for cell in timed if cell.variant_id not in edited], own, metric):
-            tables.append(_table(run, own, other, metric))
-    return tables
+        found[name] = _fastest([cell for cell in timed if cell.variant_id not in edited], own, _metric(run))
+    return {name: other for name, other in found.items() if other is not None}
+
+
+def _metric(run: Run) -> str:
+    (metric,) = verdicts.GATING[run.header.environment.device]
+    return metric
 
 
 def _fastest(others: Sequence[Cell], own: Sequence[Cell], metric: str) -> str | None:
@@ -65,12 +73,12 @@ def _pairs(run: Run, variant: str, other: str, metric: str) -> dict[str, Pair]:
     return {point: pair for point, pair in found.items() if pair is not None}
 
 
-def _table(run: Run, own: Sequence[Cell], other: str, metric: str) -> Table:
-    variant = own[0].variant_id
+def _table(run: Run, variant: str, other: str) -> Table:
+    metric = _metric(run)
     now = _pairs(run, variant, other, metric)
     earlier = (_pairs(save, variant, other, metric) for save in reversed(run.earlier))
     before = next(filter(None, earlier), {})
-    axes, labels, _ = point_columns(own)
+    axes, labels, _ = point_columns([cell for cell in run.in_order if cell.variant_id == variant])
     both = {point: pair for point, pair in now.items() if point in before}
     judged = [
         _judged({point: verdicts.paired(base, head) for point, (base, head) in _with_all(now).items()}, now),
@@ -104,11 +112,22 @@ def _since(before: Mapping[str, Pair], now: Mapping[str, Pair]) -> dict[str, Dif
 
 
 def _judged(differences: Mapping[str, Difference], pairs: Mapping[str, Pair]) -> dict[str, Entry]:
-    """Point -> verdict and change; the points together, and all of them, under an empty name, by itself."""
-    entries: dict[str, Entry] = {}
-    for points in ([*pairs], [""]) if pairs else ():
-        log_times = [float(np.log(_with_all(pairs)[point][0]).mean()) for point in points]
-        of_points = [differences[point] for point in points]
-        for point, found in zip(points, verdicts.judged(of_points, log_times, [True] * len(points)), strict=True):
-            entries[point] = Entry(f"{found.verdict} {change_text(found.ratio)}", style=found.verdict)
-    return entries
+    """Point -> verdict and change. All points, under an empty name, are judged by themselves; their change is the
+    geometric mean of the ratios, as in ``compare``.
+    """
+    if not pairs:
+        return {}
+    levels = {point: float(np.log(base).mean()) for point, (base, _) in _with_all(pairs).items()}
+    of_points = verdicts.judged(
+        [differences[one] for one in pairs], [levels[one] for one in pairs], [True] * len(pairs)
+    )
+    (of_all,) = verdicts.judged([differences[""]], [levels[""]], [True])
+    mean = stats.geometric_mean([found.ratio.median for found in of_points])
+    scale = mean / of_all.ratio.median
+    ratio = Interval(mean, scale * of_all.ratio.low, scale * of_all.ratio.high)
+    entries = {point: _entry(found.verdict, found.ratio) for point, found in zip(pairs, of_points, strict=True)}
+    return {**entries, "": _entry(of_all.verdict, ratio)}
+
+
+def _entry(verdict: verdicts.Verdict, ratio: Interval) -> Entry:
+    return Entry(f"{verdict} {change_text(ratio)}", style=verdict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -112,10 +112,10 @@ class Session:
             worker.machine = machine_hash(self.environment)
         return found
 
-    def verify_first(self, items: Sequence[WorkItem], until_wrong: bool = False) -> Iterator[Checked]:
+    def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str] = ()) -> Iterator[Checked]:
         """What is wrong with variants of ``items`` without a proof, if they are few: a wrong kernel is told before the
-        timer is calibrated. What passed is not verified again. until_wrong: however many they are, and however slow;
-        if some are wrong, nothing will be timed.
+        timer is calibrated. What passed is not verified again. until_wrong: variants ("operator/variant") of which one
+        that is wrong means that nothing will be timed; then all are verified, however many they are, and however slow.
         """
         tasks = [item for item in items if isinstance(item, Task)]
         unproven = dict.fromkeys(
@@ -131,6 +131,8 @@ class Session:
             task = next(task for task in tasks if task.operator == operator)
             self._auditor.prepare(AuditOf(task.of([name for of, name in unproven if of == operator])))
         wrong = set()
+        if until_wrong:  # a process in place of one that a variant ended has nothing to time
+            self._times = False
         for operator, name in unproven:
             found = self._evaluator.check(Check(operator=operator, variants=(name,)))
             for checked in found:
@@ -138,7 +140,7 @@ class Session:
             if rejection := next((checked for checked in found if checked.finding.status.is_bad), None):
                 wrong.add((operator, name))
                 yield rejection
-        self._times = not (until_wrong and wrong) and (
+        self._times = not any(f"{operator}/{name}" in until_wrong for operator, name in wrong) and (
             len(tasks) < len(items)
             or any((task.operator, name) not in wrong for task in tasks for name in task.variants)
         )
