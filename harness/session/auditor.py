@@ -23,7 +23,7 @@ from spec_decode_bench.harness.config.work_items import Audited, Task
 from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
-from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.engine_launch import own_launches
 from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.numbers import counted
@@ -36,7 +36,7 @@ from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 from spec_decode_bench.harness.timing.cupti import Operation, trace
 from spec_decode_bench.harness.timing.rounds import SAMPLE_DECIMALS
 from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations, sync_warnings
-from spec_decode_bench.harness.verify.edge_cases import wrong
+from spec_decode_bench.harness.verify.edge_cases import reason_to_skip, wrong
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.harness.verify.process_state import ProcessState
 
@@ -110,17 +110,35 @@ class Auditor:
     def close(self) -> None:
         pass
 
+    def prepare(self, task: Task) -> list[Audited]:
+        """Launch variants once that apply at a point, up to one that takes the CUDA context with it."""
+        point = Point(task.axes)
+        for variant in (self._catalog.find(task.operator, name) for name in task.variants):
+            with suppress(Exception):  # a variant may raise anything; the first process says what
+                if unavailable(variant, self._job.device) is None and reason_to_skip(variant, point) is None:
+                    self._place(task)
+                    self._buffer_sets[0].fill(0)
+                    self._buffer_sets[0].setup(variant)()
+            self.lost = is_context_lost(self._job.device)
+            if self.lost:
+                break
+        return []
+
+    def _place(self, task: Task) -> None:
+        """Buffers for the variants of a point."""
+        if self._task is None or self._task.key("") != task.key(""):
+            self._task, self._buffer_sets = None, []
+            operator, point = self._catalog.operators[task.operator], Point(task.axes)
+            first = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0)
+            self._task, self._buffer_sets = task, first.buffer_sets(PLACEMENTS)
+
     def audit(self, task: Task) -> list[Audited]:
         """Of variants at a point, up to one that takes the CUDA context with it."""
-        operator, point = self._catalog.operators[task.operator], Point(task.axes)
         audited: list[Audited] = []
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
             self.tell(Heartbeat((variant.name,)))
             try:
-                if self._task is None or self._task.key("") != task.key(""):
-                    self._task, self._buffer_sets = None, []
-                    first = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0)
-                    self._task, self._buffer_sets = task, first.buffer_sets(PLACEMENTS)
+                self._place(task)
                 audited.append(Audited(variant=variant.name, counts=self._examined(self._buffer_sets, variant)))
             except Exception as error:  # a variant may raise anything
                 finding = structs.replace(wrong(Where(Place.POINT, task.point), error), when="audit")

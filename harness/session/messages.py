@@ -164,6 +164,23 @@ class Load(_Message):
         return owner.load(self.files)
 
 
+class Prepare(_Message):
+    """Launch variants at a point, so that what they compile is in the caches and in this process. The first process may
+    be verifying them; nothing is found.
+    """
+
+    answer: ClassVar[Any] = Answer[Audited]
+
+    task: Task
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return self.task.variants
+
+    def run(self, owner: Any) -> list[Audited]:
+        return owner.prepare(self.task)
+
+
 class AuditOf(_Message):
     """Examine the launches of variants at a point under CUPTI."""
 
@@ -202,10 +219,10 @@ def send(connection: Connection, message: Any) -> None:
     connection.send_bytes(_encode(message))
 
 
-def receive_request(connection: Connection) -> Calibrate | Load | Request | None:
+def receive_request(connection: Connection) -> Calibrate | Load | Prepare | Request | None:
     """In a worker; None where no more requests come. Raises EOFError where the parent is gone."""
     received = connection.recv_bytes()
-    return _decoder((Calibrate, Load, AuditOf, *item_kinds())).decode(received) if received else None
+    return _decoder((Calibrate, Load, Prepare, AuditOf, *item_kinds())).decode(received) if received else None
 
 
 def receive(connection: Connection, kinds: tuple[Any, ...]) -> Any:

@@ -21,7 +21,7 @@ from spec_decode_bench.harness.config.work_items import Check, Checked, Task, Wo
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Calibration, Environment, Header, Segment, rounded
 from spec_decode_bench.harness.session.evaluators import Auditors, Evaluators
 from spec_decode_bench.harness.session.measure import measure
-from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Heartbeat, Job, Load, Loaded, Ready
+from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Load, Loaded, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, start_worker
@@ -126,10 +126,10 @@ class Session:
         )
         if not unproven or (len(unproven) > MOST_VERIFIED_FIRST and not until_wrong):
             return
-        if self._auditor:  # it loads and compiles meanwhile; its results are dropped
+        if self._auditor:  # it compiles meanwhile
             operator, name = next(iter(unproven))
             task = next(task for task in tasks if task.operator == operator)
-            self._auditor.prepare(AuditOf(task.of([name for of, name in unproven if of == operator])))
+            self._auditor.prepare_for(task.of([name for of, name in unproven if of == operator]))
         wrong = set()
         if until_wrong:  # a process in place of one that a variant ended has nothing to time
             self._times = False
