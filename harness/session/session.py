@@ -28,8 +28,6 @@ from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDie
 
 #: The audit is dropped for the rest of the run after this many deaths while no variant had control.
 MAX_UNATTRIBUTED_DEATHS = 3
-#: As many variants as an author edits together; more are verified when their first cells come.
-MOST_VERIFIED_FIRST = 4
 
 
 class Session:
@@ -53,7 +51,7 @@ class Session:
         self._auditor = Auditors(replace(job, role="audit"), start, self._replace_auditor) if audits else None
         self._begun: list[Evaluators | Auditors] = []
         self._cupti: AuditReady | None = None
-        #: False where every variant is known to be wrong.
+        #: False where a variant is wrong with which nothing is timed.
         self._times = True
         self._verified_s: Counter[str] = Counter()
         self._ready: Ready | None = None
@@ -112,43 +110,35 @@ class Session:
             worker.machine = machine_hash(self.environment)
         return found
 
-    def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str] = ()) -> Iterator[Checked]:
-        """What is wrong with variants of ``items`` without a proof, if they are few: a wrong kernel is told before the
-        timer is calibrated. What passed is not verified again. until_wrong: variants ("operator/variant") of which one
-        that is wrong means that nothing will be timed; then all are verified, however many they are, and however slow.
+    def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str]) -> Iterator[Checked]:
+        """What is wrong with variants of ``items`` without a proof, before anything is timed. What passed is not
+        verified again. until_wrong: variants ("operator/variant") of which one that is wrong means that nothing will be timed;
+        without any, nothing is verified first.
         """
-        tasks = [item for item in items if isinstance(item, Task)]
+        tasks = [item for item in items if isinstance(item, Task)] if until_wrong else []
         unproven = dict.fromkeys(
-            (task.operator, name)
-            for task in tasks
-            for name in task.variants
-            if name not in task.proven and (until_wrong or name not in task.slow)
+            (task.operator, name) for task in tasks for name in task.variants if name not in task.proven
         )
-        if not unproven or (len(unproven) > MOST_VERIFIED_FIRST and not until_wrong):
+        if not unproven:
             return
         if self._auditor:  # it compiles meanwhile
             operator, name = next(iter(unproven))
             task = next(task for task in tasks if task.operator == operator)
             self._auditor.prepare_for(task.of([name for of, name in unproven if of == operator]))
-        wrong = set()
-        if until_wrong:  # a process in place of one that a variant ended has nothing to time
-            self._times = False
+        self._times, wrong = False, set()  # a process in place of one that a variant ended has nothing to time
         for operator, name in unproven:
             found = self._evaluator.check(Check(operator=operator, variants=(name,)))
             for checked in found:
                 self._verified_s.update(checked.seconds)
             if rejection := next((checked for checked in found if checked.finding.status.is_bad), None):
-                wrong.add((operator, name))
+                wrong.add(rejection.variant_id)
                 yield rejection
-        self._times = not any(f"{operator}/{name}" in until_wrong for operator, name in wrong) and (
-            len(tasks) < len(items)
-            or any((task.operator, name) not in wrong for task in tasks for name in task.variants)
-        )
-        if self._auditor and not self._times:
+        self._times = wrong.isdisjoint(until_wrong)
+        if self._auditor and self._times:
+            self._auditor.finish(bool(wrong))
+        elif self._auditor:
             self._auditor.close(wait_s=0)
             self._auditor = None
-        elif self._auditor and wrong:  # which may hang, or have ruined the process
-            self._auditor.restart()
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Any]:
         """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its
