@@ -23,7 +23,7 @@ from rich.text import Text
 
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.command.planning import device_of, make_job, point_command
-from spec_decode_bench.harness.command.recording import Plan, measured
+from spec_decode_bench.harness.command.recording import Plan, default_folder, measured
 from spec_decode_bench.harness.command.table_file import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.discover import ROOT, DiscoveryError
@@ -68,9 +68,9 @@ def watch(options: argparse.Namespace, source: LoadedConfig) -> int:
     source = replace(source, config=structs.replace(source.config, measure=measure))
     job = make_job(options, measure, device, timed=True)
     job = replace(job, variant_files=(), sweep=Sweep(source, tuple(options.only)))
-    if options.out is not None:
-        refuse_foreign_table(options.out)
-    watched = _Watch(options, source, job, make_console(), SavedFiles(options.variants))
+    folder = options.out or default_folder(source.config.name, device)
+    refuse_foreign_table(folder)
+    watched = _Watch(options, source, job, folder, make_console(), SavedFiles(options.variants))
     try:
         watched.run()
     except (KeyboardInterrupt, RunError) as error:
@@ -99,6 +99,8 @@ class _Saved(Plan):
         return set(self.loaded.own) or super().decisive
 
     def code(self) -> dict[str, str]:
+        """Raises Outdated."""
+        self.files.check()
         return self.loaded.code
 
     def check_sources(self) -> None:
@@ -107,7 +109,7 @@ class _Saved(Plan):
 
     def first_line(self, ready: Ready) -> Header | Segment:
         first = super().first_line(ready)
-        if self.number == 1:
+        if self.first_process == 0:
             return first
         save = Save(cells=first.cells, variants=first.variants, sources=self.sources, compiled=ready.compiled)
         line = segment(ready, f"save {self.number}", self.job.measure.cache, self.first_process)
@@ -116,13 +118,14 @@ class _Saved(Plan):
 
 @dataclass
 class _Watch:
-    """writer: of the record, once there is a first line. first: what was loaded first. others: variants that the edited
+    """folder: of the record. writer: once there is a first line. first: what was loaded first. others: variants that the edited
     ones are compared with, which alone are timed beside them once that is known. saves, processes: how many there were.
     """
 
     options: argparse.Namespace
     source: LoadedConfig
     job: Job
+    folder: Path
     console: Console
     files: SavedFiles
     writer: Writer | None = None
@@ -137,7 +140,7 @@ class _Watch:
         while True:
             with self._session() as session:
                 if self.saves:
-                    _ = session.ready
+                    _ = session.ready  # while the author edits
                     began, changed = self.files.wait()
                     names = sorted(set(map(relpath, changed)))
                     self.console.rule(Text(f"save {self.saves + 1}: {', '.join(names)}"))
@@ -162,7 +165,7 @@ class _Watch:
         process, problem = self.processes, "saved again before anything was measured"
         try:
             plan = self._planned(session, began)
-            ending = measured(self.console, plan, plan.items, partial(self._keep, plan), session)
+            ending = measured(self.console, plan, plan.items, self._keep, session)
             if ending.interrupted:
                 raise KeyboardInterrupt
             if ending.error is not None:
@@ -174,12 +177,11 @@ class _Watch:
             if self.writer is None:
                 raise
             problem = str(error)
-            print_to_stderr(f"{problem} ({time.monotonic() - began:.1f} s after the save)")
-        if self.writer is None:
-            self.saves = 0
-        elif self.processes == process:
+            print_to_stderr(problem)
+            self._print_waiting(began)
+        if self.writer is not None and self.processes == process:
             line = segment(session.ready, f"save {self.saves}: {problem}", self.job.measure.cache, process)
-            self._keep(None, structs.replace(line, save=Save()))
+            self._keep(structs.replace(line, save=Save()))
 
     def _planned(self, session: Session, began: float) -> _Saved:
         """Raises DiscoveryError, Outdated, and RunError where code changed that no new worker imports."""
@@ -213,7 +215,7 @@ class _Watch:
             tasks=items,
             sources=found.sources,
             repeat=point_command(self.options, self.source.path),
-            out=self.options.out if self.writer is None else self.writer.path.parent,
+            out=self.folder,
             report=partial(self._show, found),
             preload=_load_statistics,
             reverify=self.options.reverify,
@@ -225,9 +227,9 @@ class _Watch:
             processes=self.processes,
         )
 
-    def _keep(self, plan: _Saved | None, line: Line) -> None:
+    def _keep(self, line: Line) -> None:
         if self.writer is None:
-            self.writer = Writer(plan.path)
+            self.writer = Writer(self.folder / "run.jsonl")
         self.writer.write(line)
         self.processes = max(self.processes, getattr(line, "process", 0) + 1)
 
@@ -245,7 +247,11 @@ class _Watch:
         write_tables(folder, tables)
         print_compiled(console, run.header.compiled)
         print_counts(console, run.cells)
-        console.print(Text(f"{time.monotonic() - began:.1f} s; waiting for the next save, Ctrl-C ends", style="dim"))
+        self._print_waiting(began)
+
+    def _print_waiting(self, began: float) -> None:
+        waiting = f"{time.monotonic() - began:.1f} s; waiting for the next save, Ctrl-C ends"
+        self.console.print(Text(waiting, style="dim"))
 
     def end(self, how: str) -> None:
         path, saves = self.writer.path, counted(self.saves, "save")

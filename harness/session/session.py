@@ -112,8 +112,8 @@ class Session:
 
     def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str]) -> Iterator[Checked]:
         """What is wrong with variants of ``items`` without a proof, before anything is timed. What passed is not
-        verified again. until_wrong: variants ("operator/variant") of which one that is wrong means that nothing will be timed;
-        without any, nothing is verified first.
+        verified again. until_wrong: variants ("operator/variant") of which one that is wrong means that nothing will be
+        timed; without any, nothing is verified first.
         """
         tasks = [item for item in items if isinstance(item, Task)] if until_wrong else []
         unproven = dict.fromkeys(
@@ -125,8 +125,11 @@ class Session:
             operator, name = next(iter(unproven))
             task = next(task for task in tasks if task.operator == operator)
             self._auditor.prepare_for(task.of([name for of, name in unproven if of == operator]))
-        self._times, wrong = False, set()  # a process in place of one that a variant ended has nothing to time
+        wrong = set()
         for operator, name in unproven:
+            self._times = (
+                f"{operator}/{name}" not in until_wrong
+            )  # where it ends its process, the next one times nothing
             found = self._evaluator.check(Check(operator=operator, variants=(name,)))
             for checked in found:
                 self._verified_s.update(checked.seconds)
