@@ -118,8 +118,10 @@ class _Saved(Plan):
 
 @dataclass
 class _Watch:
-    """folder: of the record. writer: once there is a first line. first: what was loaded first. others: variants that the edited
-    ones are compared with, which alone are timed beside them once that is known. saves, processes: how many there were.
+    """folder: of the record. writer: once there is a first line. first: what was loaded first. saves, processes: how
+    many there were.
+
+    others: variants that the edited ones are compared with. Once they are known, they alone are timed beside them.
     """
 
     options: argparse.Namespace

@@ -164,6 +164,37 @@ def test_a_save_in_the_middle_of_a_measurement(session, tmp_path):
     assert len(begun.missing) > 0
 
 
+def test_a_save_before_anything_was_measured(session, tmp_path):
+    edits = ["# saved again"]
+
+    def meanwhile():
+        if edits:
+            (tmp_path / "mine.py").write_text(MINE.replace("# PLACE", edits.pop()))
+
+    code, _, err, path = session(meanwhile=meanwhile)
+    assert code == 130
+    assert "saved again: starting over" in err
+    run = read_run(path)
+    assert len(run.cells) == 4
+    assert not run.earlier
+
+
+@full
+def test_code_of_the_suite_is_imported_anew_or_ends_the_watch(session, monkeypatch):
+    """A kernel has a new process, which has not waited; what all processes share cannot be changed."""
+    monkeypatch.setattr(watch, "_is_of_suite", lambda file: True)
+    code, _, _, path = session("# once")
+    assert code == 130
+    assert len(read_run(path).earlier) == 1
+    path.rename(path.with_name("first.jsonl"))
+    changes = iter([None, "baselines/one.py"])
+    monkeypatch.setattr(watch, "changed_source", lambda before, now: next(changes))
+    code, _, err, path = session("# twice")
+    assert code == 1
+    assert "stopped: baselines/one.py was changed" in err
+    assert not read_run(path).missing
+
+
 def test_a_file_that_vanishes_for_a_moment_is_waited_for(tmp_path):
     file = tmp_path / "a.py"
     file.write_text("1")
