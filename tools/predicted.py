@@ -130,7 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if len(runs) % 2:
         parser.error("records come in pairs, a loop and a server")
-    if not (rows := [row for loops, engine in zip(runs[::2], runs[1::2], strict=True) for row in predictions(engine, loops)]):
+    if not (
+        rows := [row for loops, engine in zip(runs[::2], runs[1::2], strict=True) for row in predictions(engine, loops)]
+    ):
         print("error: the loop has no stacks with the names of the server's arms at its batch sizes", file=sys.stderr)
         return 1
     print_tables(make_console(), [table(rows)])
