@@ -37,7 +37,8 @@ from spec_decode_bench.harness.timing.cupti import Operation, trace
 from spec_decode_bench.harness.timing.rounds import SAMPLE_DECIMALS
 from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations, sync_warnings
 from spec_decode_bench.harness.verify.edge_cases import reason_to_skip, wrong
-from spec_decode_bench.harness.verify.fixture import Fixture
+from spec_decode_bench.harness.verify.fixture import PLACED_BYTES, Fixture
+from spec_decode_bench.harness.verify.points import output_bytes
 from spec_decode_bench.harness.verify.process_state import ProcessState
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
@@ -111,8 +112,13 @@ class Auditor:
         pass
 
     def prepare(self, task: Task) -> list[Audited]:
-        """Launch variants once that apply at a point, up to one that takes the CUDA context with it."""
-        point = Point(task.axes)
+        """Launch variants once that apply at a point, up to one that takes the CUDA context with it. At a large point
+        nothing is launched: the first process needs the memory.
+        """
+        operator, point = self._catalog.operators[task.operator], Point(task.axes)
+        with suppress(Exception):  # the operator's own code
+            if output_bytes(operator, point) + operator.input_bytes(point) > PLACED_BYTES:
+                return []
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
             with suppress(Exception):  # a variant may raise anything; the first process says what
                 if unavailable(variant, self._job.device) is None and reason_to_skip(variant, point) is None:
