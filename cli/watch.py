@@ -258,7 +258,7 @@ class _Watch:
     def end(self, how: str) -> None:
         path, saves = self.writer.path, counted(self.saves, "save")
         self.writer.close()
-        print_to_stderr(f"{how}: the record {path} is complete: {saves}; report, plot and compare take the last one")
+        print_to_stderr(f"{how}: {path} holds {saves}; report, plot and compare take the last one with cells")
 
 
 def _load_statistics() -> None:

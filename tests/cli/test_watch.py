@@ -92,7 +92,7 @@ def test_every_save_is_verified_timed_and_compared(session, tmp_path):
         "\n        [rows.sum() for _ in range(20)]", lambda: beside.write_text("LEAST = min(0, 0)\n")
     )
     assert code == 130
-    assert "interrupted: the record out/run.jsonl is complete: 3 saves" in err
+    assert "interrupted: out/run.jsonl holds 3 saves; " in err
     assert re.findall("─ save (.*?) ─", out) == ["2: mine.py", "3: beside.py"]
     first, second, third = out.split("─ save ")
     assert "against chain_clamp" in first
