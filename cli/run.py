@@ -13,6 +13,7 @@ from msgspec import structs
 from rich.text import Text
 
 from spec_decode_bench.cli.run_report import load_plots, report
+from spec_decode_bench.cli.watch import watch
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.command.planning import (
     cuda_sources,
@@ -46,6 +47,8 @@ from spec_decode_bench.harness.timing.gpus import VisibleGpu, choose_gpus
 
 def run(options: argparse.Namespace) -> int:
     """One configuration after the other, each planned before the first begins; the first exit code that is not 0."""
+    if options.watch:
+        return watch(options, _watched(options))
     resumed = _resumed(options)
     sources = [load_config(options, config) for config in options.configs]
     _check_several(options, sources)
@@ -74,6 +77,19 @@ def run(options: argparse.Namespace) -> int:
         return _on_cluster(options, plan) if options.cluster is not None else _here(plan, gpus)
 
     return _in_turn(map(measure, plans))
+
+
+def _watched(options: argparse.Namespace) -> LoadedConfig:
+    """The configuration of --watch. Raises ConfigError where it cannot be combined with the rest."""
+    flags = ("plan", "resume", "shard", "gpus", "cluster", "accelerators", "brief", "until_wrong", "hold")
+    if flag := next((name for name in flags if getattr(options, name)), None):
+        raise ConfigError(f"--watch and --{flag.replace('_', '-')} exclude each other")
+    if len(options.configs) > 1:
+        raise ConfigError("--watch takes one configuration")
+    source = load_config(options, options.configs[0])
+    if source.section:
+        raise ConfigError("--watch measures the points of a sweep; choose a configuration with sweep:")
+    return source
 
 
 def _in_turn(codes: Iterable[int]) -> int:

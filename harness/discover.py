@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -72,6 +72,21 @@ class Catalog:
 
     def find(self, operator: str, name: str) -> Variant:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
+
+    def refuse_broken(self, operators: Collection[str] | None) -> None:
+        """A file of these operators that cannot be imported would leave out its variants; None: of any. Raises
+        DiscoveryError.
+        """
+        for file, reason in self.broken.items():
+            folder, operator = Path(file).parts[:2]
+            if operators is None or folder == UPSTREAM or operator in operators:
+                raise DiscoveryError(f"{file} cannot be used: {reason}")
+
+    def refuse_wrong(self, items: Iterable[Task]) -> None:
+        """Raises DiscoveryError for an operator of these that cannot be used."""
+        for name in dict.fromkeys(item.operator for item in items):
+            if (problem := wrong_with(self.operators[name], self.variants)) is not None:
+                raise DiscoveryError(problem)
 
     def variants_of(self, items: Iterable[Task]) -> list[Variant]:
         """Each once, in the order of the items."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def counted(number: int, noun: str) -> str:
     """``1 cell``, ``2 cells``."""
@@ -23,3 +25,8 @@ def signed(value: float, form: str | None = None) -> str:
     """
     text = f"{value:+{form}}" if form else f"{'+' if value >= 0 else '-'}{significant(abs(value))}"
     return text.replace("-", "−")
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a change in per cent: ``+15.3``."""
+    return "no ratio" if math.isnan(ratio) else signed((ratio - 1) * 100, "z.1f")

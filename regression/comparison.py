@@ -16,8 +16,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.analysis import moderated, stats
 from spec_decode_bench.harness.analysis.stats import Interval
+from spec_decode_bench.harness.analysis.verdicts import (
+    DETECT,
+    GATING,
+    RATE,
+    THRESHOLD,
+    Judgement,
+    Verdict,
+    judged,
+    paired,
+    rounds_of_both,
+)
 from spec_decode_bench.harness.analysis.warnings import known_failure_warnings, measurement_warnings
 from spec_decode_bench.harness.errors import UsageError, did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK, UNSURE
@@ -26,9 +37,7 @@ from spec_decode_bench.harness.records.differences import Difference, difference
 from spec_decode_bench.harness.records.schema import Cell, Finding, Run, Status, cell_key
 from spec_decode_bench.harness.records.select import chosen
 from spec_decode_bench.harness.records.sentences import ending
-from spec_decode_bench.regression import moderated
 
-Verdict = Literal["slower", "faster", "same", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "unsure")
 #: Significant digits of a time that is shown beside another.
 DIGITS = 4
@@ -37,9 +46,6 @@ MIN_PROCESSES = 3
 #: The test must find a slow-down of ``Rule.detect`` with this probability, averaged over the gating cells that are not
 #: noisy.
 POWER = 0.95
-#: Device -> the metrics that decide the exit code. Host times do not: on a shared machine they change while the code
-#: does not.
-GATING = {"cuda": ("gpu_us",), "cpu": ("cpu_us",)}
 #: Processes a side that are proposed at most.
 MOST = 40
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
@@ -66,10 +72,10 @@ class Rule:
                    steady.
     """
 
-    threshold: float = 0.02
+    threshold: float = THRESHOLD
     min_change_us: float = 0.02
-    detect: float = 0.05
-    rate: float = 0.01
+    detect: float = DETECT
+    rate: float = RATE
     metrics: tuple[str, ...] | None = None
     only: tuple[str, ...] = ()
     any_config: bool = False
@@ -599,7 +605,7 @@ def _pairs(result: Comparison) -> list[CellComparison]:
     rows = []
     for cells in by_point.values():
         for metric in stats.METRICS:
-            by_process = [rounds for one, other in cells if (rounds := _rounds(one, other, metric)) is not None]
+            by_process = [rounds for one, other in cells if (rounds := rounds_of_both(one, other, metric)) is not None]
             if not by_process:
                 continue
             base, head = by_process[0]
@@ -609,14 +615,6 @@ def _pairs(result: Comparison) -> list[CellComparison]:
                 head = [us * np.median(h / b) for us, (b, h) in zip(base, by_process, strict=True)]
             rows.append(_row(cells[0][1], metric, *([(us, None) for us in side] for side in (base, head))))
     return rows
-
-
-def _rounds(base: Cell, head: Cell, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """The samples of the rounds that both took; None where there are none, or one is not plausible."""
-    sides = [np.array(stats.timed_samples(cell, metric)) for cell in (base, head)]
-    count = min(map(len, sides))
-    base_us, head_us = sides[0][:count], sides[1][:count]
-    return (base_us, head_us) if count and min(base_us.min(), head_us.min()) >= stats.MIN_PLAUSIBLE_US else None
 
 
 def _times(cells: Sequence[tuple[Cell, str | None]]) -> dict[str, Times]:
@@ -663,51 +661,17 @@ def _judge(result: Comparison, rows: Sequence[CellComparison]) -> None:
     result.cells.sort(key=lambda cell: (order[cell.key], stats.METRICS.index(cell.metric)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Judgement:
-    """As the fields of CellComparison."""
-
-    ratio: Interval
-    verdict: Verdict
-    sd: float
-    df: float
-    power: float
-    noisy: bool
-
-
-def _judgements(result: Comparison, rows: Sequence[CellComparison]) -> list[_Judgement]:
+def _judgements(result: Comparison, rows: Sequence[CellComparison]) -> list[Judgement]:
     """Judge changes together."""
-    evidence, levels, enough = zip(*(_evidence(result, row) for row in rows), strict=True)
-    change, variance, df, factor = (
-        np.array([getattr(one, name) for one in evidence], float) for name in ("change", "variance", "df", "factor")
-    )
-    spread = moderated.moderate(variance, df, np.array(levels))
-    decision = moderated.judge(change, spread, factor, result.threshold, result.detect, result.rule.rate)
-    judgements = []
-    for i in range(len(rows)):
-        verdicts = [name for name in ("slower", "faster", "same") if enough[i] and getattr(decision, name)[i]]
-        judgements.append(
-            _Judgement(
-                ratio=Interval(median=_exp(change[i]), low=_exp(decision.low[i]), high=_exp(decision.high[i])),
-                verdict=verdicts[0] if verdicts else "unsure",
-                sd=math.sqrt(spread.variance[i]),
-                df=float(spread.df[i]),
-                power=float(decision.power[i]) if enough[i] else 0.0,
-                noisy=bool(spread.outlier[i]),
-            )
-        )
-    return judgements
+    differences, log_times, enough = zip(*(_evidence(result, row) for row in rows), strict=True)
+    return judged(differences, log_times, enough, result.threshold, result.detect, result.rule.rate)
 
 
 def _evidence(result: Comparison, row: CellComparison) -> tuple[moderated.Difference, float, bool]:
     """The change of a cell, the logarithm of its time, and whether there are enough observations for a verdict."""
     base, head = np.log(row.base_times), np.log(row.head_times)
     if result.pair is not None:
-        log_ratios, count = head - base, len(base)
-        variance = np.var(log_ratios, ddof=1) if count > 1 else 0.0
-        factor = (1 if count < stats.FOR_A_MEDIAN else math.pi / 2) / count  # variance of a mean, and of a median
-        own = moderated.Difference(stats.middle(log_ratios), variance, count - 1, factor)
-        return own, base.mean(), count >= MIN_PROCESSES
+        return paired(row.base_times, row.head_times), base.mean(), len(base) >= MIN_PROCESSES
     shared = set(row.base_gpus) & set(row.head_gpus)
     if not result.machines.blocks or not shared:
         base_blocks, head_blocks = [None] * len(base), [None] * len(head)
@@ -721,12 +685,7 @@ def _evidence(result: Comparison, row: CellComparison) -> tuple[moderated.Differ
     return moderated.difference(base, head, base_blocks, head_blocks), level, min(counted) >= MIN_PROCESSES
 
 
-def _exp(log_ratio: float) -> float:
-    """A bound may be infinite."""
-    return math.exp(min(max(float(log_ratio), -700.0), 700.0))
-
-
-def _judged(row: CellComparison, judgement: _Judgement, rule: Rule) -> CellComparison:
+def _judged(row: CellComparison, judgement: Judgement, rule: Rule) -> CellComparison:
     base_us, ratio = stats.geometric_mean(row.base_times), judgement.ratio
     change_us = Interval(*(base_us * (bound - 1) for bound in (ratio.median, ratio.low, ratio.high)))
     return replace(

@@ -19,10 +19,11 @@ from typing import Any, Literal
 import msgspec
 from rich.console import Console
 
-from spec_decode_bench.harness.analysis.stats import METRICS, Interval
-from spec_decode_bench.harness.numbers import counted, signed
+from spec_decode_bench.harness.analysis.stats import METRICS
+from spec_decode_bench.harness.numbers import counted, percent, signed
 from spec_decode_bench.harness.packages import project
 from spec_decode_bench.harness.records.schema import Run, axis_texts, label_parts, split_key
+from spec_decode_bench.harness.report.changes import change_text
 from spec_decode_bench.harness.report.console import PrintableConsole, print_tables, print_text
 from spec_decode_bench.harness.report.escape import as_code, as_text
 from spec_decode_bench.harness.report.folding import spaced
@@ -544,17 +545,6 @@ def comparison_json(comparison: Comparison) -> str:
 def _size(ratio: float) -> float:
     """Distance from 1 on a log scale; 0 for NaN, which sorts last."""
     return abs(math.log(ratio)) if ratio > 0 else 0.0
-
-
-def percent(ratio: float) -> str:
-    """A ratio as a change in per cent: ``+15.3``."""
-    return "no ratio" if math.isnan(ratio) else signed((ratio - 1) * 100, "z.1f")
-
-
-def change_text(ratio: Interval) -> str:
-    """``+15.3 [+13.5, +16.8]``."""
-    bounds = "no interval" if math.isnan(ratio.low) else f"{percent(ratio.low)}, {percent(ratio.high)}"
-    return f"{percent(ratio.median)} [{bounds}]"
 
 
 def _value(value: Any) -> str:

@@ -23,11 +23,11 @@ import numpy as np
 from packaging.version import InvalidVersion, Version
 
 from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.analysis.moderated import moderate
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.packages import project
 from spec_decode_bench.harness.records.differences import differences, values
 from spec_decode_bench.harness.records.schema import Cell, Environment, RecordError, Run
-from spec_decode_bench.regression.moderated import moderate
 
 #: Relative change that is worth a line.
 THRESHOLD = 0.02

@@ -5,7 +5,7 @@ between them: those that ``gate CONFIG --base HEAD --all`` timed. From each the 
 thousand times and compares them, unchanged and with one cell of head made slower; it does the same with made-up noise.
 Every rule sees the same samples:
 
-    suite          this suite: regression/moderated.py, with the preset pr
+    suite          this suite: harness/analysis/verdicts.py, with the preset pr
     gate           this suite, after 4, 6, 9, ... pairs of processes, until it is sure (regression/gate.py)
     bootstrap      one process a side, bootstrap interval of the ratio of medians beyond 2 %, 0.1 us
     mann_whitney   two-sided Mann-Whitney test at 0.05 over all samples of all processes
@@ -34,10 +34,9 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import rankdata
 
-from spec_decode_bench.harness.analysis import stats
+from spec_decode_bench.harness.analysis import moderated, stats
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.records.select import read_side
-from spec_decode_bench.regression import moderated
 from spec_decode_bench.regression.comparison import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
 from spec_decode_bench.regression.gate import LOOKS, ROUNDS
 

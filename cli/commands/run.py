@@ -11,7 +11,7 @@ NAME = "run"
 HELP = "verify and measure; write record, tables and plots (the default)"
 EXAMPLES = (
     "configs/mtp3.yaml",
-    "configs/mtp3.yaml --variants my_kernel.py --only 'decode_native/*'",
+    "configs/mtp3.yaml --variants my_kernel.py --only 'decode_native/*' --watch",
 )
 
 
@@ -28,6 +28,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "folder NAME in it",
     )
     parser.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
+    parser.add_argument(
+        "--watch", action="store_true", help="stay, and verify and measure again whenever the kernel is saved"
+    )
     flags.add_no_plots(parser)
     parser.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep; merge joins them")
     parser.add_argument(

@@ -33,7 +33,8 @@ def _complete(run: Run) -> str | None:
     if twice := next((key for key, count in present.items() if count > 1), None):
         return f"{twice} is there more than once; record it again"
     # The header of merged shards still has the first one's command.
-    cut = "--only" if "--only" in _flags(run) else "--shard" if run.header.shard else None
+    flags = _flags(run)
+    cut = next((flag for flag in ("--only", "--watch") if flag in flags), "--shard" if run.header.shard else None)
     return f"it was recorded with {cut}, so it is a part of the sweep; run the whole configuration" if cut else None
 
 

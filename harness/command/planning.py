@@ -21,7 +21,7 @@ from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Mea
 from spec_decode_bench.harness.config.sweep import plan
 from spec_decode_bench.harness.config.work_items import Planned, Task
 from spec_decode_bench.harness.contract import Variant
-from spec_decode_bench.harness.discover import UPSTREAM, Catalog, DiscoveryError, discover, wrong_with
+from spec_decode_bench.harness.discover import Catalog, discover
 from spec_decode_bench.harness.lazy_torch import lazy_torch
 from spec_decode_bench.harness.records.schema import RecordError
 from spec_decode_bench.harness.report.console import warn
@@ -75,7 +75,7 @@ def load_config(options: argparse.Namespace, config: str) -> LoadedConfig:
 
 def plan_items(options: argparse.Namespace, source: LoadedConfig, catalog: Catalog) -> list[Planned]:
     """The points of a sweep, or what a section of a room plans. Raises ConfigError and DiscoveryError."""
-    _refuse_broken(source, catalog)
+    catalog.refuse_broken(source.config.operators if source.section is None else None)
     if source.section is not None:
         return source.section.plan(source, catalog, options.only)
     items = plan(source, catalog.operators, catalog.variants, options.only)
@@ -92,22 +92,12 @@ def point_command(options: argparse.Namespace, config: str | None) -> Callable[[
     return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 
-def _refuse_broken(source: LoadedConfig, catalog: Catalog) -> None:
-    """A file of these operators that cannot be imported would leave out its variants. Raises DiscoveryError."""
-    for file, reason in catalog.broken.items():
-        folder, operator = Path(file).parts[:2]
-        if source.section is not None or folder == UPSTREAM or operator in source.config.operators:
-            raise DiscoveryError(f"{file} cannot be used: {reason}")
-
-
 def tasks_of(source: LoadedConfig, items: Sequence[Planned], catalog: Catalog) -> list[Task]:
     """What items depend on: the points of a sweep themselves, or those that a room's items give to operators. Raises
     DiscoveryError for an operator that cannot be used.
     """
     points = list(items) if source.section is None else source.section.points(items, catalog)
-    for name in dict.fromkeys(item.operator for item in points):
-        if (problem := wrong_with(catalog.operators[name], catalog.variants)) is not None:
-            raise DiscoveryError(problem)
+    catalog.refuse_wrong(points)
     return points
 
 

@@ -7,10 +7,10 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -75,7 +75,7 @@ class Plan:
 
     source: LoadedConfig
     job: Job
-    catalog: Catalog
+    catalog: Catalog | None
     items: Sequence[Planned]
     tasks: Sequence[Task]
     sources: dict[str, str]
@@ -105,6 +105,31 @@ class Plan:
     def first_process(self) -> int:
         """The number of the first process that measures now."""
         return 1 + max((segment.process for segment in self.resumed.segments), default=0) if self.resumed else 0
+
+    @property
+    def decisive(self) -> Set[str]:
+        """Variants ("operator/variant") of which a wrong one makes timing needless."""
+        return {item.id_of(name) for item in self.tasks for name in item.variants} if self.until_wrong else frozenset()
+
+    def code(self) -> dict[str, str]:
+        """Of proofs.code_of."""
+        return proofs.code_of(self.catalog.variants_of(self.tasks), self.catalog)
+
+    def first_line(self, ready: Ready) -> Header | Segment:
+        """Of what is measured now. Raises RecordError where this is not the machine of ``resumed``."""
+        if self.resumed:
+            check_same_machine(self.resumed, ready.environment)
+            return segment(ready, "resumed", self.job.measure.cache, self.first_process)
+        return header(
+            ready,
+            self.source.recorded,
+            seed=self.job.seed,
+            shard=self.shard,
+            cells=tuple(keys_of(self.items)),
+            command=command_line(),
+            variants=tuple(dict.fromkeys(item.id_of(name) for item in self.tasks for name in item.variants)),
+            sources=self.sources,
+        )
 
     def check_sources(self) -> None:
         """Raises RunError where a file differs from when the cells were planned."""
@@ -138,7 +163,7 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
         refuse_foreign_table(path.parent)
     writer = Writer(path, resume=resumed is not None)
     try:
-        ending = _measured(console, plan, left, writer.write, session) if left else Ending()
+        ending = measured(console, plan, left, writer.write, session) if left else Ending()
         run = read_run(path)  # what is on disk counts
     finally:
         writer.close()
@@ -166,7 +191,7 @@ def record(console: Console, plan: Plan, session: Session | SeveralGpus) -> int:
     return INTERRUPTED if ending.interrupted else BAD
 
 
-def _measured(
+def measured(
     console: Console,
     plan: Plan,
     left: Sequence[Planned],
@@ -190,21 +215,26 @@ def _measured(
 
     with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
         try:
-            code = thread.submit(_code, plan).result  # while the processes start
+            code = thread.submit(plan.code).result  # while the processes start
             thread.submit(plan.preload)
         except RuntimeError:  # the system starts no thread; the session, which needs some, says so
-            code = partial(_code, plan)
+            code = plan.code
         try:
             with session:
+                early: list[Segment] = []
+                session.on_process = early.append
                 with saying("starting the processes, verifying new variants, calibrating"):
                     remembered = _Remembered.of(plan, code(), session.environment)
                     items = remembered.marked(left)
-                    for checked in session.verify_first(items, plan.until_wrong):
+                    for checked in session.verify_first(items, plan.decisive):
                         tell(checked.variant_id, checked.finding)
-                    if plan.until_wrong and told:
-                        items = [item.of(names) for item in items if (names := _of(item, told))]
+                    if wrong := plan.decisive & told:
+                        items = [item.of(names) for item in items if (names := _of(item, wrong))]
                         plan = replace(plan, items=items)
-                    keep(_first_line(plan, session.ready, planning_s))
+                    ready = session.ready
+                    start_s = ready.seconds.get("start", 0.0) + planning_s
+                    seconds = rounded(ready.seconds | {"start": start_s})
+                    keep(plan.first_line(structs.replace(ready, seconds=seconds)))
                 begun = True
 
                 def replaced(process: Segment) -> None:
@@ -212,6 +242,8 @@ def _measured(
                     remembered.see_process(process)
                     keep(structs.replace(process, process=plan.first_process + process.process))
 
+                for process in early:
+                    replaced(process)
                 session.on_process = replaced
                 session.on_progress = lambda done, total, doing: update(done, doing)
                 for outcome in session.run(items):
@@ -294,7 +326,7 @@ class _Remembered:
         return Proof(key=self.keys.get(variant, ""), verified_at=utc_now().isoformat(), gpu_id=gpu_id)
 
     def _keys_now(self) -> dict[str, str]:
-        return proofs.keys_of(_code(self.plan), self.environment, self.plan.source.config.measure.seed)
+        return proofs.keys_of(self.plan.code(), self.environment, self.plan.source.config.measure.seed)
 
     def keep(self) -> None:
         """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""
@@ -309,31 +341,8 @@ class _Remembered:
                 proofs.store(proofs.Remembered(proof, self.audits.get(variant, {})))
 
 
-def _code(plan: Plan) -> dict[str, str]:
-    return proofs.code_of(plan.catalog.variants_of(plan.tasks), plan.catalog)
-
-
 def _of(item: Planned, ids: Collection[str]) -> list[str]:
     return [name for name in item.variants if item.id_of(name) in ids]
-
-
-def _first_line(plan: Plan, ready: Ready, planning_s: float) -> Header | Segment:
-    """Raises RecordError where this is not the machine of ``resumed``."""
-    start_s = ready.seconds.get("start", 0.0) + planning_s
-    ready = structs.replace(ready, seconds=rounded(ready.seconds | {"start": start_s}))
-    if plan.resumed:
-        check_same_machine(plan.resumed, ready.environment)
-        return segment(ready, "resumed", plan.job.measure.cache, plan.first_process)
-    return header(
-        ready,
-        plan.source.recorded,
-        seed=plan.job.seed,
-        shard=plan.shard,
-        cells=tuple(keys_of(plan.items)),
-        command=command_line(),
-        variants=tuple(dict.fromkeys(variant.id for variant in plan.catalog.variants_of(plan.tasks))),
-        sources=plan.sources,
-    )
 
 
 def _unplanned(run: Run) -> str | None:

@@ -35,7 +35,6 @@ def task_of(
         point=operator.label(point),
         baseline=baseline or operator.baseline,
         phase=operator.phase,
-        slow=tuple(variant.name for variant in variants if variant.is_slow_to_verify),
         known_failures={variant.name: dict(variant.known_failures) for variant in variants if variant.known_failures},
     )
 

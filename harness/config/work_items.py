@@ -136,7 +136,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
     """One operator at one point: verify its variants there, and time them in turns. As a request: time them.
 
     point:       label of the axes. baseline: the variant that ratios refer to.
-    slow:        variants whose verification takes seconds.
     known_failures:      variant -> its known failures.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
     proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
@@ -151,7 +150,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
     point: str
     baseline: str
     phase: Literal["decode", "prefill"] = "decode"
-    slow: tuple[str, ...] = ()
     known_failures: dict[str, dict[str, str]] = {}
     budget_s: float | None = None
     proven: dict[str, Proof] = {}

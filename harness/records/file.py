@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
+import math
 import os
 import re
 import shlex
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Union
 
 import msgspec
+from msgspec import structs
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.checks import Difference
@@ -26,6 +29,7 @@ from spec_decode_bench.harness.records.schema import (
     Outcome,
     RecordError,
     Run,
+    Save,
     Segment,
     UnknownLine,
 )
@@ -199,7 +203,43 @@ def read_record(path: str | Path) -> Run:
         [line for line in decoded if isinstance(line, kind)] for kind in (Cell, Segment, UnknownLine)
     )
     others = [line for line in decoded if isinstance(line, Outcome) and not isinstance(line, Cell)]
-    return Run(str(path), decoded[0], cells, truncated, segments, others, unknown)
+    return _last_save(Run(str(path), decoded[0], cells, truncated, segments, others, unknown))
+
+
+def _last_save(run: Run) -> Run:
+    """Of a record of --watch the last save with cells, and those before it; any other record as it is."""
+    begins = [segment for segment in run.segments if segment.save is not None]
+    headers = [run.header, *(_header_of(run.header, segment, segment.save) for segment in begins)]
+    bounds = [0, *(segment.process for segment in begins), math.inf]
+    if not begins:
+        return run
+    saves = [
+        structs.replace(
+            run,
+            header=header,
+            cells=[cell for cell in run.cells if first <= cell.process < end],
+            segments=[segment for segment in run.segments if first < segment.process < end],
+        )
+        for header, (first, end) in zip(headers, itertools.pairwise(bounds), strict=True)
+    ]
+    *earlier, last = [save for save in saves if save.cells] or saves[:1]
+    return structs.replace(last, earlier=earlier)
+
+
+def _header_of(first: Header, segment: Segment, save: Save) -> Header:
+    """Of a save, as if the record began with it."""
+    return structs.replace(
+        first,
+        started=segment.started,
+        environment=segment.environment,
+        calibration=segment.calibration,
+        uncalibrated=segment.uncalibrated,
+        seconds=segment.seconds,
+        cells=save.cells,
+        variants=save.variants,
+        sources=save.sources,
+        compiled=save.compiled,
+    )
 
 
 def _line_kinds() -> tuple[type, ...]:

@@ -329,12 +329,24 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     seconds: dict[str, float] = {}
 
 
+class Save(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is measured after a save under ``--watch``; all as in Header. Without cells, ``why`` of the segment says
+    what is wrong with the files.
+    """
+
+    cells: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    sources: dict[str, str] = {}
+    compiled: dict[str, dict[str, str]] = {}
+
+
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
-    """A further process that measured cells of this run: a resumed run, a replaced worker, a merged shard, or, in a run
-    on several GPUs, one of another GPU.
+    """A further process that measured cells of this run: a resumed run, a replaced worker, a merged shard, the files of
+    a save, or, in a run on several GPUs, one of another GPU.
 
     process: its number, which its cells have, too; that of the header is 0.
     seconds: as in Header.
+    save:    of a process that begins one.
     """
 
     process: int
@@ -344,6 +356,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_fiel
     calibration: Calibration | None = None
     uncalibrated: tuple[str, ...] = ()
     seconds: dict[str, float] = {}
+    save: Save | None = None
 
 
 class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
@@ -566,6 +579,7 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     others:    lines of a verification, or of the kinds that rooms register, in a run that measured them; such a run
                has no cells.
     unknown:   lines of other kinds, which are kept.
+    earlier:   of a record of --watch, whose last save this is, the saves before it.
     """
 
     path: str
@@ -575,6 +589,7 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     segments: list[Segment] = []
     others: list[Any] = []
     unknown: list[UnknownLine] = []
+    earlier: list[Run] = []
 
     @property
     def outcomes(self) -> list[Any]:

@@ -7,6 +7,7 @@ launches on the host until the process ends.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,12 +23,12 @@ from spec_decode_bench.harness.config.work_items import Audited, Task
 from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
-from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.engine_launch import own_launches
-from spec_decode_bench.harness.errors import first_line
+from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import Place, Where
-from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job
+from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Loaded
 from spec_decode_bench.harness.session.sampling import is_context_lost
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
 from spec_decode_bench.harness.timing.calibrate import Kernels
@@ -35,8 +36,9 @@ from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 from spec_decode_bench.harness.timing.cupti import Operation, trace
 from spec_decode_bench.harness.timing.rounds import SAMPLE_DECIMALS
 from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations, sync_warnings
-from spec_decode_bench.harness.verify.edge_cases import wrong
-from spec_decode_bench.harness.verify.fixture import Fixture
+from spec_decode_bench.harness.verify.edge_cases import reason_to_skip, wrong
+from spec_decode_bench.harness.verify.fixture import PLACED_BYTES, Fixture
+from spec_decode_bench.harness.verify.points import output_bytes
 from spec_decode_bench.harness.verify.process_state import ProcessState
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
@@ -65,13 +67,23 @@ class Auditor:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
-        self._catalog = discover(job.variant_files)
-        settings.restore()
+        self._discover(job.variant_files)
         self._own_waits = 0
         #: The last one, whose buffers its variants share.
         self._task: Task | None = None
         self._buffer_sets: list[Fixture] = []
+
+    def _discover(self, files: Sequence[str]) -> None:
+        settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
+        self._catalog = discover(files)
+        settings.restore()
+
+    def load(self, files: tuple[str, ...]) -> Loaded:
+        """Import further files of --variants, once; the first process says what is wrong with them."""
+        sys.dont_write_bytecode = True
+        with suppress(UsageError):
+            self._discover(files)
+        return Loaded()
 
     def bring_up(self) -> None:
         """Up to the first trace, at which CUPTI is attached."""
@@ -99,17 +111,40 @@ class Auditor:
     def close(self) -> None:
         pass
 
+    def prepare(self, task: Task) -> list[Audited]:
+        """Launch variants once that apply at a point, up to one that takes the CUDA context with it. At a large point
+        nothing is launched: the first process needs the memory.
+        """
+        operator, point = self._catalog.operators[task.operator], Point(task.axes)
+        with suppress(Exception):  # the operator's own code
+            if output_bytes(operator, point) + operator.input_bytes(point) > PLACED_BYTES:
+                return []
+        for variant in (self._catalog.find(task.operator, name) for name in task.variants):
+            with suppress(Exception):  # a variant may raise anything; the first process says what
+                if unavailable(variant, self._job.device) is None and reason_to_skip(variant, point) is None:
+                    self._place(task)
+                    self._buffer_sets[0].fill(0)
+                    self._buffer_sets[0].setup(variant)()
+            self.lost = is_context_lost(self._job.device)
+            if self.lost:
+                break
+        return []
+
+    def _place(self, task: Task) -> None:
+        """Buffers for the variants of a point."""
+        if self._task is None or self._task.key("") != task.key(""):
+            self._task, self._buffer_sets = None, []
+            operator, point = self._catalog.operators[task.operator], Point(task.axes)
+            first = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0)
+            self._task, self._buffer_sets = task, first.buffer_sets(PLACEMENTS)
+
     def audit(self, task: Task) -> list[Audited]:
         """Of variants at a point, up to one that takes the CUDA context with it."""
-        operator, point = self._catalog.operators[task.operator], Point(task.axes)
         audited: list[Audited] = []
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
             self.tell(Heartbeat((variant.name,)))
             try:
-                if self._task is None or self._task.key("") != task.key(""):
-                    self._task, self._buffer_sets = None, []
-                    first = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0)
-                    self._task, self._buffer_sets = task, first.buffer_sets(PLACEMENTS)
+                self._place(task)
                 audited.append(Audited(variant=variant.name, counts=self._examined(self._buffer_sets, variant)))
             except Exception as error:  # a variant may raise anything
                 finding = structs.replace(wrong(Where(Place.POINT, task.point), error), when="audit")

@@ -8,15 +8,17 @@ variant gets control, and each finding, go through ``tell``.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
 from spec_decode_bench.harness.captures import CaptureError
@@ -35,7 +37,7 @@ from spec_decode_bench.harness.config.work_items import (
 from spec_decode_bench.harness.contract import CAPTURE, COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
 from spec_decode_bench.harness.discover import discover, unavailable
-from spec_decode_bench.harness.errors import first_line
+from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
 from spec_decode_bench.harness.packages import checkouts, versions
@@ -50,7 +52,9 @@ from spec_decode_bench.harness.records.schema import (
     cell_key,
     rounded,
 )
-from spec_decode_bench.harness.session.messages import Heartbeat, Job, Ready
+from spec_decode_bench.harness.session.loading import files_behind, loaded
+from spec_decode_bench.harness.session.messages import Heartbeat, Job, Loaded, Ready
+from spec_decode_bench.harness.session.proofs import read_engine
 from spec_decode_bench.harness.session.sampling import RAMP_S, Sampling, is_context_lost
 from spec_decode_bench.harness.session.sources import package_needs
 from spec_decode_bench.harness.timing.environment import describe
@@ -163,21 +167,8 @@ class Evaluator:
     def __init__(self, job: Job, thorough: bool | None = None) -> None:
         self.job = job
         self._thorough = not job.timed if thorough is None else thorough
-        bad_imports: dict[str, Finding] = {}
-        # "cpu" even on a GPU: looking at streams would initialize the device, which no import may do.
-        settings = ProcessState("cpu")
-
-        def check_import(module: str) -> None:
-            if (changed := settings.changed()) is not None:
-                imported = Where(Place.IMPORT, "import")
-                bad_imports[module] = imported.finding(Status.MISMATCH, check="process_state", message=changed)
-            settings.restore()
-
-        began = time.perf_counter()
-        self.catalog = discover(job.variant_files, check_import)
+        self._discover(job.variant_files)
         self._compile_time = compile_time()
-        self._import_s = time.perf_counter() - began
-        self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self.catalog.variants}
         interpreter.quicken()
         self._interpreter = interpreter.launch_counter()
         self.timer: CudaTimer | None = None
@@ -190,6 +181,25 @@ class Evaluator:
         #: Where a Check was last, whose inputs its variants share.
         self._at: _At | None = None
         self._compiled: dict[str, dict[str, str]] = {}
+        if job.sweep is not None:  # while the author edits
+            read_engine()
+
+    def _discover(self, files: Sequence[str]) -> None:
+        """Raises DiscoveryError."""
+        bad_imports: dict[str, Finding] = {}
+        # "cpu" even on a GPU: looking at streams would initialize the device, which no import may do.
+        settings = ProcessState("cpu")
+
+        def check_import(module: str) -> None:
+            if (changed := settings.changed()) is not None:
+                imported = Where(Place.IMPORT, "import")
+                bad_imports[module] = imported.finding(Status.MISMATCH, check="process_state", message=changed)
+            settings.restore()
+
+        began = time.perf_counter()
+        self.catalog = discover(files, check_import)
+        self._import_s = time.perf_counter() - began
+        self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self.catalog.variants}
 
     def bring_up(self) -> Environment:
         """Bring the device up, or compile CUDA sources where there is no GPU."""
@@ -201,9 +211,30 @@ class Evaluator:
             self._clocks = Clocks()
         elif self.job.compiled:
             self._compiled = compile_all(self.job.compiled)
-        needs = package_needs(self.catalog.variants)
-        self._environment = describe(self.job.device, self._clocks, versions(needs), checkouts(needs))
+        self._environment = self._described()
         return self._environment
+
+    def _described(self) -> Environment:
+        needs = package_needs(self.catalog.variants)
+        return describe(self.job.device, self._clocks, versions(needs), checkouts(needs))
+
+    def load(self, files: tuple[str, ...]) -> Loaded:
+        """Import further files of --variants, once, and plan the job's sweep."""
+        sys.dont_write_bytecode = True  # Python may take that of an edit for that of the next one
+        before = set(sys.modules)
+        try:
+            self._discover(files)
+            found = loaded(self.job.sweep, self.catalog, files)
+        except UsageError as error:
+            found = Loaded(error=str(error))
+        compiles = self.job.device == "cpu" and found.items
+        sources = [source for v in self.catalog.variants_of(found.items) for source in v.sources] if compiles else []
+        return structs.replace(
+            found,
+            files=files_behind(files, set(sys.modules) - before),
+            environment=self._described(),
+            compiled=compile_all(tuple(dict.fromkeys(sources))),
+        )
 
     def ready(self, timed: bool = True) -> Ready:
         """On a GPU, ramp the clocks and calibrate, if anything is to be timed."""

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness.config.work_items import AtPoint, Audited, Check, Checked, EdgeCases, Task, Timed
 from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, Where, added
-from spec_decode_bench.harness.session.messages import AuditOf, Job
+from spec_decode_bench.harness.session.messages import AuditOf, Job, Prepare
 from spec_decode_bench.harness.session.supervised_worker import SupervisedWorker
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied
 
@@ -93,6 +93,11 @@ class Auditors(SupervisedWorker):
     machine = ""
     unable: str | None = None
 
+    def __init__(self, job: Job, start: Callable[[Job], Worker], replace: Callable[[WorkerDied], None]) -> None:
+        super().__init__(job, start, replace)
+        #: "operator/variant" of what was launched in preparation.
+        self._launched: set[str] = set()
+
     def audit(self, task: Task, timed: Timed) -> Audited:
         """What the auditor finds of a variant that was timed; what an earlier run of this kind of machine found, if the
         graph holds as many operations as then.
@@ -116,6 +121,32 @@ class Auditors(SupervisedWorker):
         message = f"its graph holds {launches} operations, CUPTI saw {counted}"
         finding = Where(Place.POINT, task.point).finding(Status.MISMATCH, check="same_work", message=message)
         return structs.replace(audited, finding=structs.replace(finding, when="audit"))
+
+    def prepare_for(self, task: Task) -> None:
+        """Have variants launched that are new here, while the first process verifies them: what one compiles, the other
+        finds. ``finish`` must follow before anything is timed.
+        """
+        new = [name for name in task.variants if name not in task.proven and task.id_of(name) not in self._launched]
+        if new and self.unable is None:
+            self._launched |= {task.id_of(name) for name in new}
+            self.prepare(Prepare(task.of(new)))
+
+    def finish(self, wrong: bool) -> None:
+        """wrong: whether a variant was rejected meanwhile, which may hang, or have ruined the process."""
+        if self._prepared is None or self.unable is not None:
+            return
+        death = WorkerDied("a variant was launched that is wrong")
+        try:
+            if not wrong:
+                self._finish_preparing()
+                return
+        except WorkerDied as error:
+            death = error
+            self.unattributed_deaths += 1
+        try:
+            self._replace(death)
+        except RunError as error:
+            self.give_up(str(error))
 
     def give_up(self, reason: str) -> None:
         """No further audit in this run."""

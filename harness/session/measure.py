@@ -14,7 +14,11 @@ def measure(task: Task, worker: Evaluators, auditor: Auditors | None) -> Iterato
 
     Each answer is one value. A variant that ends a process has that for its finding, and the others are asked again.
     """
+    if auditor:
+        auditor.prepare_for(task)  # compiles meanwhile
     checked = {name: worker.verify(task, name) for name in task.variants}
+    if auditor:
+        auditor.finish(any(one.finding.status.is_bad for one in checked.values()))
     timed = worker.time(task.of([name for name in task.variants if checked[name].is_to_be_timed]))
     for name in task.variants:
         times = timed.get(name)

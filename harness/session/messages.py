@@ -17,11 +17,19 @@ from typing import Any, ClassVar, Literal, Union
 import msgspec
 
 from spec_decode_bench.harness import registry
-from spec_decode_bench.harness.config.load import Measure
+from spec_decode_bench.harness.config.load import LoadedConfig, Measure
 from spec_decode_bench.harness.config.work_items import Answer, Audited, Death, Request, Task, item_kinds
 from spec_decode_bench.harness.records.schema import Calibration, Environment, Where
 
 Role = Literal["evaluate", "audit"]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a worker plans itself, with variants that it loads later. only: as of --only."""
+
+    source: LoadedConfig
+    only: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Job:
     gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
     host_lock: whether to hold the host's lock while host time is measured (harness/host_lock.py).
     rooms:    modules that register what its messages may hold.
+    sweep:    of --watch.
     """
 
     device: str
@@ -50,6 +59,7 @@ class Job:
     gpu: str | None = None
     host_lock: bool = False
     rooms: tuple[str, ...] = field(default_factory=lambda: tuple(registry.MODULES))
+    sweep: Sweep | None = None
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="line"):
@@ -99,6 +109,25 @@ class AuditReady(_Message):
     blocked: str | None
 
 
+class Loaded(_Message):
+    """An answer to Load. error: why the files cannot be used; then ``files`` is all that is known.
+
+    files:   those given, and what they import and include of the user's and of the suite's kernels.
+    own:     "operator/variant" of the variants that they define.
+    items:   of the sweep. sources, compiled: as in Header. code: of proofs.code_of. warnings: a sentence each.
+    """
+
+    files: list[str] = []
+    error: str | None = None
+    own: list[str] = []
+    items: list[Task] = []
+    sources: dict[str, str] = {}
+    code: dict[str, str] = {}
+    compiled: dict[str, dict[str, str]] = {}
+    environment: Environment | None = None
+    warnings: list[str] = []
+
+
 class Fatal(_Message):
     """The process cannot go on and ends. As the answer to a Job: the device could not be brought up. To Calibrate: it
     could not be calibrated.
@@ -122,6 +151,34 @@ class Calibrate(_Message):
 
     def run(self, owner: Any) -> Ready | AuditReady:
         return owner.ready(self.timed)
+
+
+class Load(_Message):
+    """Import these files of --variants; plan the job's sweep with them."""
+
+    answer: ClassVar[Any] = Loaded
+
+    files: tuple[str, ...]
+
+    def run(self, owner: Any) -> Loaded:
+        return owner.load(self.files)
+
+
+class Prepare(_Message):
+    """Launch variants at a point, so that what they compile is in the caches and in this process. The first process may
+    be verifying them; nothing is found.
+    """
+
+    answer: ClassVar[Any] = Answer[Audited]
+
+    task: Task
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return self.task.variants
+
+    def run(self, owner: Any) -> list[Audited]:
+        return owner.prepare(self.task)
 
 
 class AuditOf(_Message):
@@ -162,10 +219,10 @@ def send(connection: Connection, message: Any) -> None:
     connection.send_bytes(_encode(message))
 
 
-def receive_request(connection: Connection) -> Calibrate | Request | None:
+def receive_request(connection: Connection) -> Calibrate | Load | Prepare | Request | None:
     """In a worker; None where no more requests come. Raises EOFError where the parent is gone."""
     received = connection.recv_bytes()
-    return _decoder((Calibrate, AuditOf, *item_kinds())).decode(received) if received else None
+    return _decoder((Calibrate, Load, Prepare, AuditOf, *item_kinds())).decode(received) if received else None
 
 
 def receive(connection: Connection, kinds: tuple[Any, ...]) -> Any:

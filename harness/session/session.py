@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +21,13 @@ from spec_decode_bench.harness.config.work_items import Check, Checked, Task, Wo
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Calibration, Environment, Header, Segment, rounded
 from spec_decode_bench.harness.session.evaluators import Auditors, Evaluators
 from spec_decode_bench.harness.session.measure import measure
-from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Heartbeat, Job, Ready
+from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Load, Loaded, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, start_worker
 
 #: The audit is dropped for the rest of the run after this many deaths while no variant had control.
 MAX_UNATTRIBUTED_DEATHS = 3
-#: As many variants as an author edits together; more are verified when their first cells come.
-MOST_VERIFIED_FIRST = 4
 
 
 class Session:
@@ -53,12 +51,16 @@ class Session:
         self._auditor = Auditors(replace(job, role="audit"), start, self._replace_auditor) if audits else None
         self._begun: list[Evaluators | Auditors] = []
         self._cupti: AuditReady | None = None
-        #: False where every variant is known to be wrong.
+        #: False where a variant is wrong with which nothing is timed.
         self._times = True
         self._verified_s: Counter[str] = Counter()
         self._ready: Ready | None = None
 
     def __enter__(self) -> Session:
+        return self if self._begun else self.start()
+
+    def start(self) -> Session:
+        """Start the processes, unless that is left to ``with``."""
         self._began = time.monotonic()
         self._evaluator.most_deaths = 1  # until the record begins
         try:
@@ -92,41 +94,54 @@ class Session:
             self._evaluator.most_deaths = MAX_DEATHS
         return self._ready
 
-    def verify_first(self, items: Sequence[WorkItem], until_wrong: bool = False) -> Iterator[Checked]:
-        """What is wrong with variants of ``items`` without a proof, if they are few: a wrong kernel is told before the
-        timer is calibrated. What passed is not verified again. until_wrong: however many they are, and however slow;
-        if some are wrong, nothing will be timed.
+    def load(self, files: tuple[str, ...]) -> Loaded:
+        """Have the processes import files of --variants; what the first one plans with them. A variant that ends a
+        process is not run again. Raises WorkerDied.
         """
-        tasks = [item for item in items if isinstance(item, Task)]
+        self._evaluator.most_deaths, request = 1, Load(files)
+        if self._auditor:
+            self._auditor.load(request, wait=False)
+        found = self._evaluator.load(request)
+        packages, checkouts = found.environment.packages, found.environment.checkouts
+        self.environment = structs.replace(self.environment, packages=packages, checkouts=checkouts)
+        environment = structs.replace(self.ready.environment, packages=packages, checkouts=checkouts)
+        self._ready = structs.replace(self.ready, environment=environment, compiled=found.compiled)
+        for worker in self._begun:
+            worker.machine = machine_hash(self.environment)
+        return found
+
+    def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str]) -> Iterator[Checked]:
+        """What is wrong with variants of ``items`` without a proof, before anything is timed. What passed is not
+        verified again. until_wrong: variants ("operator/variant") of which one that is wrong means that nothing will be
+        timed; without any, nothing is verified first.
+        """
+        tasks = [item for item in items if isinstance(item, Task)] if until_wrong else []
         unproven = dict.fromkeys(
-            (task.operator, name)
-            for task in tasks
-            for name in task.variants
-            if name not in task.proven and (until_wrong or name not in task.slow)
+            (task.operator, name) for task in tasks for name in task.variants if name not in task.proven
         )
-        if not unproven or (len(unproven) > MOST_VERIFIED_FIRST and not until_wrong):
+        if not unproven:
             return
-        if self._auditor:  # it loads and compiles meanwhile; its results are dropped
+        if self._auditor:  # it compiles meanwhile
             operator, name = next(iter(unproven))
             task = next(task for task in tasks if task.operator == operator)
-            self._auditor.prepare(AuditOf(task.of([name for of, name in unproven if of == operator])))
+            self._auditor.prepare_for(task.of([name for of, name in unproven if of == operator]))
         wrong = set()
         for operator, name in unproven:
+            self._times = (
+                f"{operator}/{name}" not in until_wrong
+            )  # where it ends its process, the next one times nothing
             found = self._evaluator.check(Check(operator=operator, variants=(name,)))
             for checked in found:
                 self._verified_s.update(checked.seconds)
             if rejection := next((checked for checked in found if checked.finding.status.is_bad), None):
-                wrong.add((operator, name))
+                wrong.add(rejection.variant_id)
                 yield rejection
-        self._times = not (until_wrong and wrong) and (
-            len(tasks) < len(items)
-            or any((task.operator, name) not in wrong for task in tasks for name in task.variants)
-        )
-        if self._auditor and not self._times:
+        self._times = wrong.isdisjoint(until_wrong)
+        if self._auditor and self._times:
+            self._auditor.finish(bool(wrong))
+        elif self._auditor:
             self._auditor.close(wait_s=0)
             self._auditor = None
-        elif self._auditor and wrong:  # which may hang, or have ruined the process
-            self._auditor.restart()
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Any]:
         """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its

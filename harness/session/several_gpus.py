@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -237,7 +237,7 @@ class SeveralGpus:
         self.environment = structs.replace(ready.environment, notes=(*ready.environment.notes, *notes))
         self.ready = structs.replace(ready, environment=self.environment)
 
-    def verify_first(self, items: Sequence[Task], until_wrong: bool = False) -> Iterator[Checked]:
+    def verify_first(self, items: Sequence[Task], until_wrong: Collection[str]) -> Iterator[Checked]:
         """Nothing: every GPU verifies what it measures."""
         yield from ()
 

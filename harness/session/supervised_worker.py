@@ -11,7 +11,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness.config.work_items import Answer, Check, Checked, Death, Request
 from spec_decode_bench.harness.numbers import counted
-from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Ready, Up
+from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Load, Loaded, Ready, Up
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
@@ -145,6 +145,16 @@ class SupervisedWorker:
         if (request := self._prepared) is not None:
             self._prepared, self._heartbeat, self._found = None, None, []
             self._worker.receive(request, lambda event: None)
+
+    def load(self, request: Load, wait: bool = True) -> Loaded | None:
+        """Have the process import files of --variants, and those that replace it. Raises WorkerDied. wait: for the
+        answer.
+        """
+        self._job = replace(self._job, variant_files=request.files)
+        if not wait:
+            return self.prepare(request)
+        self._worker.send(request)
+        return self._worker.receive(request, lambda event: None)
 
     # --- the process --------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ START_LIMIT_S = 600.0
 EXIT_LIMIT_S = 10.0
 #: Seconds that a killed process may take to vanish; the driver may have to wait for a kernel first.
 GONE_LIMIT_S = 60.0
+#: Seconds between two looks at whether an answer is still needed.
+POLL_S = 0.1
 
 
 class RunError(UsageError):
@@ -52,6 +54,10 @@ class WorkerDied(Exception):
 
 class WorkerSilent(WorkerDied):
     """The process sent nothing for too long and was killed."""
+
+
+class Outdated(Exception):
+    """Nobody needs the answer any more that is waited for."""
 
 
 def _serve(connection: Connection, heartbeats: Connection, output: Connection, job: Job) -> None:
@@ -111,10 +117,13 @@ def _serve(connection: Connection, heartbeats: Connection, output: Connection, j
 
 
 class Worker:
-    """The parent's handle on one worker process."""
+    """The parent's handle on one worker process.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    poll: called every POLL_S seconds while the answer to a request is waited for; may raise Outdated.
+    """
+
+    def __init__(self, job: Job, poll: Callable[[], None] | None = None) -> None:
+        self._job, self._poll = job, poll
 
     def begin(self) -> None:
         """Start the process, which begins its job at once. Raises RunError where the system starts no process or
@@ -167,17 +176,23 @@ class Worker:
 
         hear: called with what it says meanwhile.
         """
-        answer = self._receive((request.answer, Fatal), self._job.measure.timeout_s, "measure.timeout_s", hear)
+        limit_s = self._job.measure.timeout_s
+        answer = self._receive((request.answer, Fatal), limit_s, "measure.timeout_s", hear, self._poll)
         if isinstance(answer, Fatal):
             raise WorkerDied(f"the worker process could not go on: {answer.reason}")
         return answer
 
     def _receive(
-        self, kinds: tuple[Any, ...], limit_s: float, limit: str, hear: Callable[[Any], None] = lambda _: None
+        self,
+        kinds: tuple[Any, ...],
+        limit_s: float,
+        limit: str,
+        hear: Callable[[Any], None] = lambda _: None,
+        poll: Callable[[], None] | None = None,
     ) -> Any:
         try:
             try:
-                while pipes := wait([self._connection, *self._open_heartbeats], limit_s):
+                while pipes := self._wait(limit_s, poll):
                     if pipes == [self._connection]:
                         return receive(self._connection, kinds)
                     self._hear(hear)
@@ -186,12 +201,24 @@ class Worker:
                     self._hear(hear)
         except (EOFError, OSError):
             raise WorkerDied(self._exit_reason()) from None
+        except Outdated:
+            raise
         except Exception as error:  # a variant wrote into the pipe
             self._process.kill()
             text = f"unreadable message from the worker process ({first_line(error)}), which was ended"
             raise WorkerDied(text) from None
         self._process.kill()
         raise WorkerSilent(f"the worker process did not respond for {limit_s:g} s ({limit}) and was ended")
+
+    def _wait(self, limit_s: float, poll: Callable[[], None] | None) -> list[Any]:
+        """The pipes that can be read; none after ``limit_s`` seconds. Raises Outdated."""
+        end, pipes = time.monotonic() + limit_s, [self._connection, *self._open_heartbeats]
+        while poll is not None and (left_s := end - time.monotonic()) > POLL_S:
+            poll()
+            if ready := wait(pipes, POLL_S):
+                return ready
+            limit_s = left_s
+        return wait(pipes, limit_s)
 
     def _hear(self, hear: Callable[[Any], None]) -> None:
         try:
@@ -241,9 +268,9 @@ class Worker:
         return code
 
 
-def start_worker(job: Job) -> Worker:
+def start_worker(job: Job, poll: Callable[[], None] | None = None) -> Worker:
     """A worker whose process has begun."""
-    worker = Worker(job)
+    worker = Worker(job, poll)
     worker.begin()
     return worker
 

@@ -46,7 +46,7 @@ class Trace:
 def trace(work: Callable[[], Any]) -> Trace:
     """Run ``work`` and wait for it. No operations where another tool uses CUPTI."""
     torch.cuda.synchronize()
-    with profile(use_cpu=False, use_device="cuda", use_kineto=True, acc_events=True) as profiler:
+    with profile(use_cpu=False, use_device="cuda", use_kineto=True) as profiler:
         work()
         torch.cuda.synchronize()
     events = profiler.kineto_results.events()

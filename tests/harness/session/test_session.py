@@ -12,7 +12,7 @@ from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
 from spec_decode_bench.harness.config.work_items import Audited, Check, Checked, EdgeCases, Named, Task, Timed, keys_of
 from spec_decode_bench.harness.records.schema import AUDITED, Audit, Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.records.sentences import ending
-from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Ready
+from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Prepare, Ready
 from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.session import RunError, Session
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS
@@ -295,14 +295,14 @@ def rejects(*wrong, dies=()):
     return script
 
 
-def test_few_new_variants_are_verified_before_the_calibration():
-    names = ("proven", "slow", "right", "wrong", "dies")
-    plan = items(2, names=names, proven={"proven": Proof(key="k", verified_at="2026")}, slow=("slow",))
+def test_until_one_is_wrong_new_variants_are_verified_before_the_calibration():
+    names = ("proven", "right", "wrong", "dies")
+    plan = items(2, names=names, proven={"proven": Proof(key="k", verified_at="2026")})
     workers = FakeWorkers(rejects("wrong", dies=("dies",)))
     with Session(Job("cpu", (), 0, Measure(), timed=True), workers) as session:
         processes = []
         session.on_process = processes.append
-        told = {checked.variant: checked.finding.check for checked in session.verify_first(plan)}
+        told = {checked.variant: checked.finding.check for checked in session.verify_first(plan, {"o/right"})}
         assert workers.asked_to(Check) == [("right",), ("wrong",), ("dies",)]
         cells = list(session.run(plan))
     assert told == {"wrong": "exact", "dies": "no_crash"}
@@ -312,42 +312,54 @@ def test_few_new_variants_are_verified_before_the_calibration():
     assert ("dies",) not in workers.asked_to(Check)[3:]
 
 
-@pytest.mark.parametrize("right", [(), ("right",)])
-def test_nothing_is_calibrated_where_every_variant_is_wrong(right):
+@pytest.mark.parametrize("decisive", ["wrong", "right"])
+def test_nothing_is_calibrated_where_nothing_will_be_timed(decisive):
     fakes, made = FakeWorkers(rejects("wrong")), {}
-    plan = items(names=("wrong", *right))
+    plan = items(names=("wrong", "right"))
     with Session(
         Job("cuda", (), 0, Measure(), timed=True), lambda job: made.setdefault(job.role, fakes(job))
     ) as session:
-        assert [checked.variant for checked in session.verify_first(plan)] == ["wrong"]
-        cells = list(session.run(plan))
-        assert ("CUPTI" in session.ready.seconds) == bool(right)
-    assert made["evaluate"].timed == bool(right)
-    assert [cell.status for cell in cells] == [Status.MISMATCH, *(Status.PASSED for _ in right)]
+        assert [checked.variant for checked in session.verify_first(plan, {f"o/{decisive}"})] == ["wrong"]
+        assert ("CUPTI" in session.ready.seconds) == (decisive == "right")
+    assert made["evaluate"].timed == (decisive == "right")
 
 
+@pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("wrong", [False, True])
-@pytest.mark.parametrize("early", ["passes", "rejects", "dies"])
-def test_the_auditor_loads_new_variants_while_they_are_verified(early, wrong):
-    """What it finds then does not count, and after a wrong variant it is a new process."""
-    early_script = auditor(dies={"dies": "new"}.get(early, ()), rejects={"rejects": ("new",)}.get(early, ()))
-    scripts = iter([] if wrong else [early_script])
-    workers = FakeWorkers(rejects("new" if wrong else ""), audit=lambda request: next(scripts, auditor())(request))
+@pytest.mark.parametrize("early", ["passes", "dies"])
+def test_the_auditor_launches_new_variants_while_they_are_verified(early, wrong, first):
+    """After a wrong variant it is a new process. Nothing is timed before it is done."""
+    happened = []
+
+    def script(request):
+        happened.append(type(request))
+        if isinstance(request, Prepare):
+            assert request.variants == ("new",)
+            return [WorkerDied(KILLED)] if early == "dies" else []
+        return auditor()(request)
+
+    def evaluates(request):
+        happened.append(type(request))
+        return rejects("new" if wrong else "")(request)
+
+    workers = FakeWorkers(evaluates, audit=script)
     plan = items(2, names=("proven", "new"), proven={"proven": Proof(key="k", verified_at="2026")})
     with Session(Job("cuda", (), 0, Measure(), timed=True), workers) as session:
-        assert len(list(session.verify_first(plan))) == wrong
+        assert len(list(session.verify_first(plan, {"o/proven"} if first else ()))) == (wrong and first)
         cells = list(session.run(plan))
     right = ("proven",) if wrong else ("proven", "new")
     assert [cell.variant for cell in cells if cell.metrics and cell.metrics.eager_launches == 1] == [*right * 2]
     assert {cell.status for cell in cells if cell.variant in right} == {Status.PASSED}
     assert len(workers.started["audit"]) == 1 + (wrong or early == "dies")
+    assert workers.asked_to(Prepare, "audit") == [("new",)]
+    assert Prepare not in happened[happened.index(Task) :]
 
 
 def test_a_worker_that_dies_before_the_record_begins_leaves_the_sources_to_the_next():
     workers = FakeWorkers(rejects(dies="b"))
     job = Job("cpu", (), 0, Measure(), timed=True, compiled=(Path("b.cu"),))
     with Session(job, workers) as session:
-        assert [checked.variant for checked in session.verify_first(items())] == ["b"]
+        assert [checked.variant for checked in session.verify_first(items(), {"o/a"})] == ["b"]
     assert [job.compiled for job in workers.started["evaluate"]] == [(Path("b.cu"),)] * 2
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from spec_decode_bench.regression.moderated import judge, moderate
+from spec_decode_bench.harness.analysis.moderated import judge, moderate
 from tests.tier import few
 
 SIZE = np.linspace(0, 5, 60)
