@@ -81,7 +81,13 @@ AXES = slots.bounded(
     axes.contents(CONTENTS),
 )
 RULES = (
-    *compute_slot_mappings.RULES,
+    *slots.STEP_RULES,
+    slots.TOKENS_FIT,
+    slots.SLOTS_FIT,
+    Rule(
+        "block_size ({block_size}) must be a multiple of cp_interleave ({cp_interleave}) where ranks share a group",
+        lambda p: p.cp_size == 1 or p.block_size % p.cp_interleave == 0,
+    ),
     Rule("next_n ({next_n}) must be at least 2: a block has a draft", lambda p: p.next_n >= 2),
     Rule(
         "the drafter's tokens (batch_size {batch_size}, next_n {next_n}) must not exceed max_num_batched_tokens "
