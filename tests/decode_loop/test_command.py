@@ -35,8 +35,10 @@ from spec_decode_bench.baselines.decode_native.chains import flat_view
 
 def in_loop():
     import sys
-    frame = sys._getframe(3)  # below the step
-    return "decode_loop" in frame.f_code.co_filename and frame.f_code.co_name == "_run_block"
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_run_block":
+        frame = frame.f_back
+    return frame is not None
 
 
 @variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
