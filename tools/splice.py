@@ -216,7 +216,20 @@ def of_tool(tool: object, path: Path) -> Callable[..., list[str]]:
     return lambda *argument: tool.documented(json.loads(path.read_text(encoding="utf-8")), *argument)
 
 
-FUNCTIONS = (summary, records, engines, vllm_step, loop_overview, loop, gpus, engine, predicted, profile, mutants, same_in_both)
+FUNCTIONS = (
+    summary,
+    records,
+    engines,
+    vllm_step,
+    loop_overview,
+    loop,
+    gpus,
+    engine,
+    predicted,
+    profile,
+    same_in_both,
+    mutants,
+)
 BLOCKS = {function.__name__.replace("_", "-"): function for function in (*FUNCTIONS, operators, source)} | {
     "headline": lambda: summary(H200, overview.speedup_table),
     "timers": of_tool(compare_timers, REFERENCE / H200 / "compare_timers.json"),
