@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from spec_decode_bench.baselines.token_requests.operator import Inputs, Outputs, operator
-from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
+from spec_decode_bench.baselines.token_requests.operator import Inputs, Outputs, num_tokens, operator
+from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
 from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
@@ -40,9 +40,14 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
+def needs_tokens(point: Point) -> str | None:
+    """Skip reason of a chain that launches nothing for tensors without elements."""
+    return None if num_tokens(point) else "launches nothing for no token"
+
+
 def search(x: Inputs, out: Outputs, tokens: torch.Tensor, own: bool) -> None:
     """Behind the last boundary the search finds B. tokens: 0 .. T - 1."""
-    found = torch.searchsorted(x.query_start_loc[1:], tokens, right=True, out_int32=True)
+    found = row_of(x.query_start_loc, tokens)
     past = tokens - x.query_start_loc[-1]
     out.requests[: x.num_tokens].copy_(found + past.clamp(min=0) if own else found * (past < 0))
 
@@ -52,7 +57,7 @@ def set_up(point: Point, x: Inputs, out: Outputs, search: Callable = search) -> 
     return lambda: search(x, out, tokens, own)
 
 
-@variant("token_requests", waives="no_alloc")
+@variant("token_requests", skip=needs_tokens, waives="no_alloc")
 def search_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """TensorRT-LLM's searchsorted over the device's boundaries (#16925), three launches for padding tokens, a copy."""
     return set_up(point, x, out)
@@ -62,7 +67,7 @@ _STEP = {"batch_size": BUSY_BATCH, "decode_len": "ragged", "token_padding": 5}
 _EXAMPLES = (_STEP, _STEP | {"padding_request": "own"}, {"batch_size": 1}, {"batch_size": 1, "next_n": 1})
 
 
-@variant("token_requests", requires=COMPILER, waives="no_alloc")
+@variant("token_requests", requires=COMPILER, skip=needs_tokens, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the search chain."""
     return set_up(point, x, out, compiled(search, set_up, operator, _EXAMPLES, out.requests.device))

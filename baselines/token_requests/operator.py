@@ -99,8 +99,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 
 def varied(point: Point) -> Mapping[str, Any]:
-    """Fewer tokens in some rows, where all decodes have as many here."""
-    return {"decode_len": "ragged"} if point.decode_len == "uniform" else {}
+    """Fewer tokens in some rows, where all decodes have as many here and the host does not count them."""
+    return {"decode_len": "ragged"} if point.decode_len == "uniform" and point.host_lens == "stale" else {}
 
 
 operator = Operator(
