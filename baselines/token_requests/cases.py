@@ -49,6 +49,7 @@ EDGE_CASES = [
     *_both("B = 1, one token", {"batch_size": 1, "next_n": 1}),
     EdgeCase("one token per request", {"batch_size": 300, "max_decode_len": 1}),
     EdgeCase("uniform", {"batch_size": 128}),
+    EdgeCase("uniform, stale host lengths", {"batch_size": 128, "host_lens": "stale"}),
     EdgeCase("ragged", _RAGGED),
     *_both("token padding", _RAGGED | {"token_padding": 300}),
     *_both("one padding token", _RAGGED | {"token_padding": 1}),
