@@ -100,6 +100,7 @@ EDGE_CASES = [
     EdgeCase("window, computed = reach", _WINDOW, _computed(31)),
     EdgeCase("window, computed = reach + block", _WINDOW, _computed(47)),
     EdgeCase("window, one less", _WINDOW, _computed(46)),
+    EdgeCase("window behind 32 blocks", _WINDOW | {"max_model_len": 1200, "context_len": 1200}, _computed(543)),
     EdgeCase("window above all owned blocks", _WINDOW, _window_above_all_blocks),
     EdgeCase("window of one token", _WINDOW | {"window": 1}),
     EdgeCase("window of 128 tokens", _WINDOW | {"window": 128, "context_len": 400}),
