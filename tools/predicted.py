@@ -4,7 +4,7 @@
 
 LOOP, ENGINE: records of the loop and of the server. The loop has a stack for each arm, with its name. Of the loops at a
 batch size the one counts in which the first arm's ITL is nearest to the server's, so that the change itself decides
-nothing. Prints a table, and draws engine_predicted.png into --out.
+nothing. Prints a table, and draws engine_predicted.png and .svg into --out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.report.console import make_console, print_tables
 from spec_decode_bench.harness.report.table import Column, Table, number_column, text_rows
 from spec_decode_bench.plots._axes import draw_intervals, style_changes
-from spec_decode_bench.plots._style import LABEL_PT, environment_caption, finish, new_figure
+from spec_decode_bench.plots._style import LABEL_PT, environment_caption, finish, new_figure, save
 
 registry.load(bench.REGISTRATIONS)
 
@@ -130,13 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if len(runs) % 2:
         parser.error("records come in pairs, a loop and a server")
-    if not (
-        rows := [row for loops, engine in zip(runs[::2], runs[1::2], strict=True) for row in predictions(engine, loops)]
-    ):
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    if not (rows := [row for loops, engine in pairs for row in predictions(engine, loops)]):
         print("error: the loop has no stacks with the names of the server's arms at its batch sizes", file=sys.stderr)
         return 1
     print_tables(make_console(), [table(rows)])
-    figure(rows, runs).savefig(options.out / "engine_predicted.png")
+    save(figure(rows, runs), options.out / "engine_predicted")
     return 0
 
 
