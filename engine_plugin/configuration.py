@@ -28,7 +28,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stack:    operator -> its variant, in place of the functions of the engine that it covers.
     variants: files with further variants, as of --variants.
     every:    capture: every Nth step is captured; apply: every Nth one is compared.
-    first:    steps that are compared before the first block, or the first step that is not.
+    first:    apply, measure: steps at the beginning that are compared.
     limit:    capture: steps that are captured.
     token_ids: capture: whether token ids of requests are written; else numbers stand in their place.
     arms:     measure: what takes turns, the first one being the reference.

@@ -114,7 +114,11 @@ def main(paths: Sequence[str]) -> int:
     from spec_decode_bench.engine_plugin.installation import ADAPTERS
 
     for path in map(Path, paths):
-        version = re.match(r"vllm-([\d.]+)", path.name)[1]
+        named = re.match(r"vllm-([\d.]+)-", path.name)
+        if named is None or named[1] not in ADAPTERS or not path.is_file():
+            print(f"usage: signatures vllm-VERSION-....whl, a wheel of {' or '.join(ADAPTERS)}", file=sys.stderr)
+            return 2
+        version = named[1]
         found = read_signatures(ADAPTERS[version]().USED, of_wheel(path))
         if missing := [name for name, signature in found.items() if signature is None]:
             print(f"{path}: {missing[0]} is missing", file=sys.stderr)

@@ -153,12 +153,12 @@ def at_model_step(run: Run) -> Run:
 def engine(given: str) -> list[str]:
     """given: ``KIND:RECORD,...``, tables of one kind of records from engines."""
     kind, _, names = given.partition(":")
-    lines, table, run = [], None, None
-    for name in names.split(","):
-        run = record(f"{H200}/{name}")
+    lines, table, runs = [], None, [record(f"{H200}/{name}") for name in names.split(",")]
+    for name, run in zip(names.split(","), runs, strict=True):
         table = next(one for one in engine_tables(run) if one.kind == kind)
         lines += [f"`{name}`:", "", *markdown_rows(table), ""]
-    return [*lines, *(f"{as_text(note)}  " for note in table.notes), machine(run.header.environment)]
+    below = (f"{as_text(note)}  " for note in table.notes)
+    return [*lines, *below, machine(runs[-1].header.environment), *changed(*runs)]
 
 
 def predicted(given: str) -> list[str]:
