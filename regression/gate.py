@@ -171,7 +171,7 @@ class Gate:
         began = time.monotonic()
         base, head = map(self.settings.name, (BASE, HEAD))
         same = ", the same code twice" if self.settings.same_code else ""
-        self._say(f"base {base}, head {head}{same}; records in {self.folder}")
+        self._say(f"base {base}, head {head}{same}")
         with self._suites() as suites:
             flags = set.intersection(
                 *_both(lambda side: flags_of(f"--{side}", self.settings.revisions[side], suites[side]))
@@ -187,6 +187,7 @@ class Gate:
                     self.folder.mkdir(parents=True, exist_ok=True)
                     (self.folder / CONFIG).write_bytes(self.config)
                     (self.folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(self.settings)) + b"\n")
+            self._say(f"records in {self.folder}")
             try:
                 self._verify(suites, END_FLAG in flags and bool(self._plans))
                 if broken := self._broken():
