@@ -5,6 +5,7 @@ An edit changes the contents of the inputs (CPU tensors) in place; counts of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,18 +16,26 @@ if TYPE_CHECKING:
     from spec_decode_bench.baselines.gdn_split.operator import Inputs
 
 
-def reverse(x: Inputs) -> None:
-    """Prefill chunks first, then decodes; padding stays last."""
-    real = int((x.seq_lens > 0).sum())
-    order = torch.arange(len(x.seq_lens))
-    order[:real] = order[:real].flip(0)
-    x.query_start_loc[1:] = torch.diff(x.query_start_loc)[order].cumsum(0)
+def decodes_first(x: Inputs) -> None:
+    """Shorter requests first, as vLLM sorts them; padding stays last."""
+    _reorder(x, lambda lens: lens.argsort(stable=True))
+
+
+def _chunks_first(x: Inputs) -> None:
+    _reorder(x, lambda lens: lens.argsort(descending=True, stable=True))
+
+
+def _reorder(x: Inputs, order_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    lens, order = torch.diff(x.query_start_loc), torch.arange(len(x.seq_lens))
+    real = int((lens > 0).sum())
+    order[:real] = order_of(lens[:real])
+    x.query_start_loc[1:] = lens[order].cumsum(0)
     for rows in (x.num_draft_tokens, x.num_accepted_tokens, x.seq_lens, x.block_table):
         rows.copy_(rows[order])
 
 
 #: What the covering array changes in generated inputs.
-CONTENTS = {"reverse": reverse}
+CONTENTS = {"decodes_first": decodes_first}
 
 _RAGGED = {"batch_size": 9, "decode_len": "ragged"}
 _MIXED = {"batch_size": 20, "decode_len": "ragged", "plain": 0.3, "prefills": 3, "prefill_len": 37}
@@ -48,10 +57,11 @@ EDGE_CASES = [
     EdgeCase("plain decodes among speculative ones", {"batch_size": 40, "decode_len": "ragged", "plain": 0.4}),
     EdgeCase("one speculative request among plain decodes", {"batch_size": 20, "plain": 0.95}),
     EdgeCase("one plain decode among speculative ones", {"batch_size": 20, "plain": 0.05}),
-    EdgeCase("chunks behind decodes", _MIXED),
-    EdgeCase("chunks before decodes", _MIXED, reverse),
+    EdgeCase("chunks among decodes", _MIXED),
+    EdgeCase("chunks behind decodes", _MIXED, decodes_first),
+    EdgeCase("chunks before decodes", _MIXED, _chunks_first),
     EdgeCase("chunks, plain decodes, padding", _MIXED | {"padding": 0.2}),
-    EdgeCase("chunks as long as speculative requests", {"batch_size": 9, "prefills": 3, "prefill_len": 4}, reverse),
+    EdgeCase("chunks as long as speculative requests", {"batch_size": 9, "prefills": 3, "prefill_len": 4}),
     EdgeCase("chunks of one token", {"batch_size": 9, "prefills": 3, "prefill_len": 1}),
     EdgeCase("first chunks", _MIXED | {"fresh": 1.0}),
     EdgeCase("later chunks", _MIXED | {"fresh": 0.0}),
@@ -61,7 +71,7 @@ EDGE_CASES = [
     EdgeCase("A = capacity, B = R", {"batch_size": 8, "max_num_seqs": 8, "max_num_batched_tokens": 32}),
     EdgeCase("a chunk of 4 * 448 + 1 tokens among 300 requests", {
         "batch_size": 300, "plain": 0.1, "prefills": 1, "prefill_len": 1793,
-    }, reverse),
+    }, _chunks_first),
     EdgeCase("a chunk of 8192 tokens", {"batch_size": 1, "prefills": 1, "prefill_len": 8192}),
     EdgeCase("k = 39, L = 33", {"batch_size": 5, "next_n": 40, "max_decode_len": 33, "plain": 0.4}),
     EdgeCase("B = 1025", {"batch_size": 1025, "decode_len": "ragged", "plain": 0.5, "padding": 0.1}),

@@ -33,7 +33,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from spec_decode_bench.baselines.gdn_split.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
@@ -144,16 +143,14 @@ class Outputs(Tensors):
 
 @axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
-    """Decodes of both kinds in any order, then prefill chunks, then padding."""
+    """Decodes of both kinds and prefill chunks in any order, then padding."""
     rng = np.random.default_rng(seed)
     rows, real, decodes, spec = point.batch_size, slots.num_real(point), _num_decodes(point), num_spec_requests(point)
     query, drafts, past = (np.zeros(rows, dtype=np.int64) for _ in range(3))
     drafts[:] = -1
-    is_spec = rng.permutation(decodes) < spec
-    lens = rng.permutation(query_lens(point.decode_len, spec, point.max_decode_len))
-    query[:decodes] = 1
-    query[:decodes][is_spec], drafts[:decodes][is_spec] = lens, lens - 1
-    query[decodes:real] = point.prefill_len
+    query[:spec] = query_lens(point.decode_len, spec, point.max_decode_len)
+    query[spec:decodes], query[decodes:real] = 1, point.prefill_len
+    drafts[:spec] = query[:spec] - 1
     past[:real] = rng.integers(1, LONGEST_PAST + 1, real)
     past[decodes:real][rng.random(real - decodes) < point.fresh] = 0
     accepted = np.full(rows, slots.UNUSED)
@@ -161,11 +158,12 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     table = np.full((rows, point.next_n + point.table_padding), slots.UNUSED)
     table[:, : point.next_n] = 1 + rng.permutation(rows * point.next_n).reshape(rows, -1)
     table[real:, : point.next_n] = NULL_BLOCK_ID
+    order = np.append(rng.permutation(real), np.arange(real, rows))
     return Inputs(
-        query_start_loc=int32(np.append(0, query.cumsum())),
-        num_draft_tokens=int32(drafts),
+        query_start_loc=int32(np.append(0, query[order].cumsum())),
+        num_draft_tokens=int32(drafts[order]),
         num_accepted_tokens=int32(accepted),
-        seq_lens=int32(past + query),
+        seq_lens=int32((past + query)[order]),
         block_table=int32(table)[:, : point.next_n],
         num_spec_requests=spec,
         num_spec_tokens=num_spec_tokens(point),

@@ -16,6 +16,10 @@ CATALOG = discover()
 SEEDS = (11, 0, 5)
 #: In SAME_ON_ALL_SEEDS: every step on the flatten path, where a token has one row.
 FLATTENED = "flattened"
+#: Of gdn_split.
+_IDLE = ("big-padded-idle-big", 2)
+_NONE_PLAIN, _ALL_PLAIN = ({("mixed-speculative-plain-mixed", step), _IDLE} for step in (1, 2))
+_OF_ONE_KIND = _NONE_PLAIN | _ALL_PLAIN
 #: Operator -> buffer -> the steps, as (sequence, index), in which the buffer has the same contents on every seed.
 SAME_ON_ALL_SEEDS = {
     "decode_flatten": {"decode_lens": FLATTENED},
@@ -31,6 +35,14 @@ SAME_ON_ALL_SEEDS = {
     },
     # No draft is verified, and every request has one token.
     "draft_budget": {name: {("all-none-some", 1)} for name in ("num_drafts", "cu_num_logits", "query_start_loc")},
+    # All requests are of one kind, and an idle rank.
+    "gdn_split": {
+        "spec_mask": _OF_ONE_KIND,
+        **dict.fromkeys(("spec_state_slots", "spec_accepted", "spec_query_start_loc"), _ALL_PLAIN),
+        **dict.fromkeys(("plain_state_slots", "has_initial_state", "plain_query_start_loc"), _NONE_PLAIN),
+        "spec_tokens": _NONE_PLAIN,
+        "plain_tokens": _ALL_PLAIN,
+    },
     # An idle rank: no token, no row.
     "compute_slot_mappings": {"slot_mappings": {("chunk-decode-idle-chunk", 2)}},
     "gather_block_tables": {"block_tables": {("big-padded-idle-big", 2)}},
