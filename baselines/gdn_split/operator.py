@@ -1,6 +1,6 @@
 """gdn_split: a batch of speculative and plain requests, taken apart for layers of linear attention (GDN).
 
-Such layers verify drafts with one kernel, which reads the state after the last accepted token and writes one after each
+GDN layers verify drafts with one kernel, which reads the state after the last accepted token and writes one after each
 draft, and run chunks of prompts and plain decodes with another. Each takes its requests and tokens from lists. Of the
 B requests of a step, S are speculative: num_draft_tokens[b] >= 0. It is 0 for one that drafted nothing, whose state
 still depends on what was accepted before, and -1 for the N = B - S plain ones; padding, which comes last, is plain.

@@ -40,8 +40,8 @@ SAME_ON_ALL_SEEDS = {
         "spec_mask": _OF_ONE_KIND,
         **dict.fromkeys(("spec_state_slots", "spec_accepted", "spec_query_start_loc"), _ALL_PLAIN),
         **dict.fromkeys(("plain_state_slots", "has_initial_state", "plain_query_start_loc"), _NONE_PLAIN),
-        "spec_tokens": _NONE_PLAIN,
-        "plain_tokens": _ALL_PLAIN,
+        "spec_tokens": _NONE_PLAIN - {_IDLE},
+        "plain_tokens": _ALL_PLAIN - {_IDLE},
     },
     # An idle rank: no token, no row.
     "compute_slot_mappings": {"slot_mappings": {("chunk-decode-idle-chunk", 2)}},
