@@ -9,7 +9,7 @@ from tests.baselines.random_batches import drawn, int32, legal_point, run_exampl
 
 
 @pytest.mark.parametrize(
-    "rank, interleave, expected",
+    ("rank", "interleave", "expected"),
     [
         # Token by token: rank 0 has positions 0, 4, 8; rank 2 has 2, 6; rank 3 has 3, 7.
         ("first", 1, [0, 1, 2, 3]),

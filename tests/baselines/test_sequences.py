@@ -46,6 +46,8 @@ SAME_ON_ALL_SEEDS = {
     # An idle rank: no token, no row.
     "compute_slot_mappings": {"slot_mappings": {("chunk-decode-idle-chunk", 2)}},
     "gather_block_tables": {"block_tables": {("big-padded-idle-big", 2)}},
+    # An idle rank: no request has a length.
+    "dcp_lengths": {"local_seq_lens": {("big-padded-idle-big", 2)}},
     # A dummy run: every length is 1 // 4 = 0.
     "paged_mqa_schedule": {"schedule": {("real-dummy-real", 1)}},
     # An idle rank: no request has a length.

@@ -129,6 +129,21 @@ def eagle_step_slot_mapping_metadata_kernel(positions, table, stride, lens, posi
         tl.store(slots + b, PAD)
 """
 
+DCP_LENGTHS = """
+@triton.jit
+def _dcp_local_seq_lens_kernel(out, lens, ranks, rank, interleave, rows, capacity, BLOCK: tl.constexpr):
+    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    end, local = tl.load(lens + b, mask=b < rows, other=0), tl.zeros((BLOCK,), tl.int32)
+    for j in range(interleave):
+        first = rank * interleave + j
+        local += tl.where(end > first, (end - first - 1) // (ranks * interleave) + 1, 0)
+    tl.store(out + b, local, mask=b < capacity)
+
+def prepare_dcp_local_seq_lens(out, lens, rows, ranks, rank, interleave, *, num_reqs_padded=None):
+    _dcp_local_seq_lens_kernel[(-(-len(out) // 64),)](out, lens, ranks, rank, interleave, rows, len(out), 64)
+    return out[:num_reqs_padded]
+"""
+
 TOKEN_REQUESTS = """
 @triton.jit
 def _token_request(starts, token, rows):
@@ -150,6 +165,7 @@ def compute_token_to_req_indices(starts, out, mapped, tokens):
 
 FILES = {
     "v1/attention/ops/metadata.py": TOKEN_REQUESTS,
+    "v1/worker/gpu/cp_utils.py": DCP_LENGTHS,
     "v1/attention/backends/utils.py": ALIGNED,
     "v1/spec_decode/utils.py": STEP_OF_DRAFTER,
     "v1/worker/gpu/block_table.py": TABLES,

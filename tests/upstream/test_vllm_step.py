@@ -15,6 +15,7 @@ from spec_decode_bench.harness.verify.edge_cases import in_place
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.upstream import (
     _vllm,
+    vllm_dcp_lengths,
     vllm_draft_passes,
     vllm_gather_block_tables,
     vllm_mamba_spec_metadata,
@@ -34,6 +35,7 @@ STEP = [
 ]
 CODES = (
     _vllm.LOAD_PTR,
+    vllm_dcp_lengths.CODE,
     vllm_draft_passes.STEP,
     vllm_gather_block_tables.CODE,
     vllm_mamba_spec_metadata.ALIGNED_TABLE,
@@ -76,6 +78,7 @@ def edge_cases(operator, *words):
     [
         *("gather_block_tables/vllm", "gather_block_tables/vllm_call", "post_update/vllm", "post_update/vllm_call"),
         *("mamba_spec_metadata/vllm_v1", "draft_passes/vllm_v1", "token_requests/vllm", "token_requests/vllm_call"),
+        *("dcp_lengths/vllm", "dcp_lengths/vllm_call"),
     ],
 )
 def test_kernels_and_functions_are_taken_out_of_an_engines_files(engine, name):
