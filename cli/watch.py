@@ -189,25 +189,25 @@ class _Watch:
         """Raises DiscoveryError, Outdated, and RunError where code changed that no new worker imports."""
         files, read_ns = tuple(self.options.variants), time.time_ns()
         try:
-            found = session.load(files)
+            loaded = session.load(files)
         except WorkerDied as death:
             raise DiscoveryError(f"--variants {' '.join(files)}: cannot be imported: {death}") from None
-        of_suite = [str(ROOT / name) for name in found.sources if (ROOT / name).is_file()]
-        self.files.add([*found.files, *of_suite], read_ns)
-        if found.error is not None:
-            raise DiscoveryError(found.error)
+        of_suite = [str(ROOT / name) for name in loaded.sources if (ROOT / name).is_file()]
+        self.files.add([*loaded.files, *of_suite], read_ns)
+        if loaded.error is not None:
+            raise DiscoveryError(loaded.error)
         if self.first is None:
-            self.first = found
+            self.first = loaded
             print_environment(self.console, session.environment)
-            for sentence in found.warnings:
+            for sentence in loaded.warnings:
                 warn(sentence)
-        items = found.items
+        items = loaded.items
         if self.others is not None:
-            wanted = {*found.own, *self.others}
+            wanted = {*loaded.own, *self.others}
             items = [item.of([name for name in item.variants if item.id_of(name) in wanted]) for item in items]
             items = [item for item in items if item.variants]
         fixed = {name: digest for name, digest in self.first.sources.items() if name.startswith((ENGINE, "baselines/"))}
-        if changed := changed_source(fixed, found.sources):
+        if changed := changed_source(fixed, loaded.sources):
             raise RunError(f"{changed} was changed, which all processes have imported; start --watch again")
         return _Saved(
             source=self.source,
@@ -215,15 +215,15 @@ class _Watch:
             catalog=None,
             items=items,
             tasks=items,
-            sources=found.sources,
+            sources=loaded.sources,
             repeat=point_command(self.options, self.source.path),
             out=self.folder,
-            report=partial(self._show, found),
+            report=partial(self._show, loaded),
             preload=_load_statistics,
             reverify=self.options.reverify,
             until_wrong=True,
             began=began,
-            loaded=found,
+            loaded=loaded,
             files=self.files,
             number=self.saves,
             processes=self.processes,
@@ -235,12 +235,12 @@ class _Watch:
         self.writer.write(line)
         self.processes = max(self.processes, getattr(line, "process", 0) + 1)
 
-    def _show(self, found: Loaded, console: Console, run: Run, folder: Path, began: float) -> None:
+    def _show(self, loaded: Loaded, console: Console, run: Run, folder: Path, began: float) -> None:
         print_calibration_errors(console, run.uncalibrated)
         before = self.first.code
-        edited = found.own or [name for name, code in found.code.items() if before.get(name, code) != code]
+        edited = loaded.own or [name for name, code in loaded.code.items() if before.get(name, code) != code]
         tables = [table for table in result_tables(run) if table.kind == "measured"] + changes_tables(run, edited)
-        if any(cell.status is Status.PASSED and cell.variant_id in found.own for cell in run.cells):
+        if any(cell.status is Status.PASSED and cell.variant_id in loaded.own for cell in run.cells):
             compared = others_of(run, edited).items()
             self.others = {f"{name.partition('/')[0]}/{other}" for name, other in compared}
         if any(cell.status is Status.PASSED for cell in run.cells):

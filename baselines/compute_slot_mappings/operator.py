@@ -102,7 +102,7 @@ class Outputs(Tensors):
 
 def rank_of(point: Point) -> int:
     """The context-parallel rank."""
-    return 0 if point.cp_rank == "first" else point.cp_size - 1
+    return {"first": 0, "middle": point.cp_size // 2, "last": point.cp_size - 1}[point.cp_rank]
 
 
 @axes.with_contents(CONTENTS)

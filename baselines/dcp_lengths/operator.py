@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from spec_decode_bench.baselines.compute_slot_mappings.operator import rank_of
 from spec_decode_bench.baselines.dcp_lengths.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads import request_slots as slots
@@ -83,11 +84,6 @@ class Inputs(Tensors):
 
 class Outputs(Tensors):
     local_seq_lens: I32["max_num_seqs"]
-
-
-def rank_of(point: Point) -> int:
-    """The context-parallel rank r."""
-    return {"first": 0, "middle": point.cp_size // 2, "last": point.cp_size - 1}[point.cp_rank]
 
 
 @axes.with_contents(CONTENTS)

@@ -141,7 +141,7 @@ def num_drafts(point: Point) -> int:
 
 
 def draft_budget(point: Point) -> int:
-    """vLLM's is no larger than the drafts of the batch."""
+    """vLLM never admits more drafts than the batch has."""
     share = math.floor(round(point.budget * num_drafts(point), 6))
     return min(share, num_drafts(point)) if by_vllm(point) else share
 
@@ -283,7 +283,7 @@ def redundant(point: Point) -> str | None:
     if point.padding or point.token_padding or point.capped == "yes":
         return "vLLM's rows are not padded"
     if point.budget > 1:
-        return "vLLM's budget is no larger than the drafts of the batch"
+        return "vLLM never admits more drafts than the batch has"
     return slots.redundant(point)
 
 

@@ -47,9 +47,9 @@ def needs_tokens(point: Point) -> str | None:
 
 def search(x: Inputs, out: Outputs, tokens: torch.Tensor, own: bool) -> None:
     """Behind the last boundary the search finds B. tokens: 0 .. T - 1."""
-    found = row_of(x.query_start_loc, tokens)
+    rows = row_of(x.query_start_loc, tokens)
     past = tokens - x.query_start_loc[-1]
-    out.requests[: x.num_tokens].copy_(found + past.clamp(min=0) if own else found * (past < 0))
+    out.requests[: x.num_tokens].copy_(rows + past.clamp(min=0) if own else rows * (past < 0))
 
 
 def set_up(point: Point, x: Inputs, out: Outputs, search: Callable = search) -> Callable[[], None]:
