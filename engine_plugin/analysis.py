@@ -56,6 +56,7 @@ class Arm:
 
     itl, change: median with its interval; the change is the difference from the first arm in the same palindrome, None
                  for that arm itself.
+    unfiltered:  the change over all palindromes, steady or not.
     tokens:      of a request in a step, mean over all blocks of the batch size: acceptance does not depend on the arm.
     host_us:     operator -> median over the steps of all blocks. launches: operator -> of a step.
     kept, of:    palindromes. slow: share of the kept ones with a slow host.
@@ -65,6 +66,7 @@ class Arm:
     batch: int
     itl: Interval
     change: Interval | None
+    unfiltered: Interval | None
     tokens: float
     host_us: dict[str, float]
     launches: dict[str, int]
@@ -133,17 +135,16 @@ def compared(blocks: Sequence[EngineBlock], batch: int) -> list[Arm]:
     names = found[0].arms
     tokens = float(np.mean([block.tokens for block in here if block.tokens is not None] or [np.nan]))
     slow = float(np.mean([np.median(one.pace) > SLOW for one in steady]))
-    reference = [one.itl_us(names[0]) for one in steady]
     arms = []
     for name in names:
-        itl = [one.itl_us(name) for one in steady]
-        change = None if name == names[0] else median_interval(np.subtract(itl, reference))
+        is_other = name != names[0]
         arms.append(
             Arm(
                 name=name,
                 batch=batch,
-                itl=median_interval(itl),
-                change=change,
+                itl=median_interval([one.itl_us(name) for one in steady]),
+                change=_change(steady, name, names[0]) if is_other else None,
+                unfiltered=_change(found, name, names[0]) if is_other else None,
                 tokens=tokens,
                 host_us=_host_by_operator([block for one in steady for block in one.blocks if block.arm == name]),
                 launches=next((block.launches for block in here if block.arm == name and block.launches), {}),
@@ -153,6 +154,10 @@ def compared(blocks: Sequence[EngineBlock], batch: int) -> list[Arm]:
             )
         )
     return arms
+
+
+def _change(turns: Iterable[Palindrome], arm: str, first: str) -> Interval:
+    return median_interval([one.itl_us(arm) - one.itl_us(first) for one in turns])
 
 
 def _host_by_operator(blocks: Sequence[EngineBlock]) -> dict[str, float]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console
 
-from spec_decode_bench.engine_plugin.analysis import FEWEST, STEADY, Arm, all_compared, palindromes
+from spec_decode_bench.engine_plugin.analysis import FEWEST, STEADY, all_compared, palindromes
 from spec_decode_bench.engine_plugin.configuration import KEY
 from spec_decode_bench.engine_plugin.records import EngineBlock, blocks_of
 from spec_decode_bench.harness.analysis.stats import Interval
@@ -40,30 +40,6 @@ def interval_text(interval: Interval) -> str:
     return f"{signed(interval.median, '.0f')} [{signed(interval.low, '.0f')}; {signed(interval.high, '.0f')}]"
 
 
-def arm_rows(arms: Iterable[Arm]) -> list[tuple[str, ...]]:
-    """Batch size, arm, ITL in ms, its change, TPOT in ms, its change, host time and launches of the replaced part,
-    palindromes.
-    """
-    return [
-        (
-            str(arm.batch),
-            arm.name,
-            f"{arm.itl.median / 1000:.2f}",
-            interval_text(arm.change) if arm.change else "",
-            f"{arm.tpot.median / 1000:.2f}",
-            interval_text(arm.tpot_change) if arm.tpot_change else "",
-            significant(sum(arm.host_us.values())),
-            str(sum(arm.launches.values())) if arm.launches else "",
-            f"{arm.kept} of {arm.of}",
-        )
-        for arm in arms
-    ]
-
-
-#: Of arm_rows.
-HEADS = ("batch size", "arm", "ITL, ms", "change, µs", "TPOT, ms", "change, µs", "host, µs", "launches", "palindromes")
-
-
 def _arms(blocks: Sequence[EngineBlock]) -> Table | None:
     measured = [block for block in blocks if block.mode == "measure" and block.itl_us]
     if not measured:
@@ -72,7 +48,8 @@ def _arms(blocks: Sequence[EngineBlock]) -> Table | None:
     notes = [
         "host, launches: of the functions that the suite replaces",
         "medians; 95 % intervals by a bootstrap over palindromes",
-        f"left out: palindromes with a prefill in them, or whose host changed its speed by more than {STEADY - 1:.0%}",
+        f"left out: palindromes with a prefill in them, or whose host changed its speed by more than {STEADY - 1:.0%}; "
+        "of all: the change of ITL without leaving any out",
     ]
     for batch in sorted({block.batch for block in measured} - {arm.batch for arm in arms}):
         found = palindromes([block for block in measured if block.batch == batch])
@@ -84,8 +61,23 @@ def _arms(blocks: Sequence[EngineBlock]) -> Table | None:
     if prefills:
         median = significant(float(np.median(prefills)) / 1000)
         notes.append(f"beside them {counted(len(prefills), 'step')} with a prefill, of {median} ms by the median")
-    columns = (number_column(HEADS[0]), Column(HEADS[1], code=True), *map(number_column, HEADS[2:]))
-    rows = text_rows(arm_rows(arms))
+    rows = text_rows(
+        (
+            str(arm.batch),
+            arm.name,
+            f"{arm.itl.median / 1000:.2f}",
+            interval_text(arm.change) if arm.change else "",
+            interval_text(arm.unfiltered) if arm.unfiltered else "",
+            f"{arm.tpot.median / 1000:.2f}",
+            interval_text(arm.tpot_change) if arm.tpot_change else "",
+            significant(sum(arm.host_us.values())),
+            str(sum(arm.launches.values())) if arm.launches else "",
+            f"{arm.kept} of {arm.of}",
+        )
+        for arm in arms
+    )
+    heads = ("ITL, ms", "change, µs", "of all, µs", "TPOT, ms", "change, µs", "host, µs", "launches", "palindromes")
+    columns = (number_column("batch size"), Column("arm", code=True), *map(number_column, heads))
     return Table("ITL and TPOT of the engine by batch size and arm", columns, rows, tuple(notes), 2, "arms")
 
 
