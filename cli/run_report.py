@@ -77,7 +77,11 @@ def report(console: Console, run: Run, folder: Path, command_began: float | None
     plots = counted(len({path.stem for path in drawn}), "plot")
     text = f"record, table and {plots}: {folder}"
     if drawn and references:
-        text += f", which also show {', '.join(f'{r.path} ({r.header.environment.gpu})' for r in references)}"
+        names: dict[str, list[str]] = {}
+        for reference in references:
+            names.setdefault(reference.header.environment.gpu, []).append(Path(reference.path).stem)
+        shown = "; ".join(f"{gpu}: {', '.join(of_gpu)}" for gpu, of_gpu in names.items())
+        text += f". For want of a GPU the plots also show records of {REFERENCE}: {shown}"
     console.print(Text(text))
 
 
