@@ -61,6 +61,9 @@ class Point(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
     def __iter__(self):
         return iter(self._values)
 
@@ -208,9 +211,9 @@ class Operator:
         """
         return out.views(point)
 
-    def input_bytes(self, point: Point) -> int:
-        """Of the storage of all inputs."""
-        return self.inputs.nbytes(point)
+    def nbytes(self, point: Point) -> int:
+        """Of the storage of all inputs and outputs, with what lies between the rows of a table."""
+        return self.inputs.nbytes(point) + self.outputs.nbytes(point)
 
     def _checked(self, make_inputs: Callable[[Point, int], Any]) -> Callable[[Point, int], Any]:
         """``make_inputs``, whose tensors must be what they are declared to be."""

@@ -14,7 +14,7 @@ import torch
 
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point
 from spec_decode_bench.harness.verify.covering_array import CoveringArray, Pair
-from spec_decode_bench.harness.verify.points import PointSearch, output_bytes
+from spec_decode_bench.harness.verify.points import PointSearch
 
 #: Inputs and outputs of a small point, and of one that is changed.
 MOST_BYTES, MOST_CHANGED_BYTES = 1 << 16, 1 << 20
@@ -56,7 +56,7 @@ def _changed(operator: Operator, axis: Axis, point: Point) -> Iterator[Point]:
 def _is_small(operator: Operator, axis: Axis, point: Point) -> bool:
     try:
         legal = axis.parse(point[axis.name]) is not None and operator.broken_rule(point) is None
-        return legal and operator.input_bytes(point) + output_bytes(operator, point) <= MOST_CHANGED_BYTES
+        return legal and operator.nbytes(point) <= MOST_CHANGED_BYTES
     except Exception:  # of a parse= such as int, or a rule that takes an earlier one for granted
         return False
 

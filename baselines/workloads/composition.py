@@ -119,6 +119,14 @@ class Composition:
                     made |= part.renamed(vars(part.operator.make_outputs(part.at(point))))
                 return cls(**{name: buffer for name, buffer in made.items() if buffer is not None})
 
+            @classmethod
+            def nbytes(cls, point: Point) -> int:
+                made: dict[str, int] = {}
+                for part in composition.parts_at(point):
+                    specs, at = tensors(part.operator.outputs), part.at(point)
+                    made |= {whole: specs[name].nbytes(at) for name, whole in part.output_names.items()}
+                return sum(made.values())
+
             def views(self, point: Point) -> dict[str, Tensor]:
                 seen: dict[str, Tensor] = {}
                 for part in composition.parts_at(point):

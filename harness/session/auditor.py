@@ -38,7 +38,6 @@ from spec_decode_bench.harness.timing.rounds import SAMPLE_DECIMALS
 from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations, sync_warnings
 from spec_decode_bench.harness.verify.edge_cases import reason_to_skip, wrong
 from spec_decode_bench.harness.verify.fixture import PLACED_BYTES, Fixture
-from spec_decode_bench.harness.verify.points import output_bytes
 from spec_decode_bench.harness.verify.process_state import ProcessState
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
@@ -117,7 +116,7 @@ class Auditor:
         """
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         with suppress(Exception):  # the operator's own code
-            if output_bytes(operator, point) + operator.input_bytes(point) > PLACED_BYTES:
+            if operator.nbytes(point) > PLACED_BYTES:
                 return []
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
             with suppress(Exception):  # a variant may raise anything; the first process says what

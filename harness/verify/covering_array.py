@@ -123,7 +123,7 @@ def covering_array(operator: Operator, variants: Sequence[Variant], seed: int = 
             if 2 * len(taken) < len(builder.found):
                 missing = builder.met.keys() - frozenset().union(*taken)
                 builder.cover(missing, lambda point, variant=variant: _takes(variant, point), PAIRS_OF_ITS_OWN)
-    points = dict(sorted(builder.found.items(), key=lambda one: builder.search.nbytes(one[1])))
+    points = dict(sorted(builder.found.items(), key=lambda one: operator.nbytes(one[1])))
     pairs = {label: builder.pairs_at(point) for label, point in points.items()}
     return CoveringArray(points, pairs, {label: builder.with_effect(points[label], pairs[label]) for label in points})
 

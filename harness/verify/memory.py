@@ -14,7 +14,6 @@ import torch
 from spec_decode_bench.harness.contract import Operator, Point
 from spec_decode_bench.harness.host_lock import HostLock, Lock
 from spec_decode_bench.harness.records.schema import Code, Reason
-from spec_decode_bench.harness.verify.points import output_bytes
 
 #: Inputs and outputs that are held at a time: on the host the batches with their expected results, on the device the
 #: buffers and the snapshot of what they held. Both together without a GPU.
@@ -27,7 +26,7 @@ MOST_LIMIT_S, MOST_POLL_S = 20.0, 0.01
 
 def too_large(operator: Operator, point: Point, device: str) -> Reason | None:
     """The estimate, where outputs, inputs and their copies do not fit; else None."""
-    once = output_bytes(operator, point) + operator.input_bytes(point)
+    once = operator.nbytes(point)
     if device == "cuda":
         needs = [(ON_HOST, _free_on_host()), (ON_DEVICE, torch.cuda.mem_get_info()[0])]
     else:

@@ -6,14 +6,10 @@ harness.contract.Axis).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import string
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any
-
-import torch
 
 from spec_decode_bench.harness.contract import Axis, Operator, Point, Rule
 
@@ -33,13 +29,20 @@ class PointSearch:
         self.operator, self.most_bytes = operator, most_bytes
         default = operator.complete({})
         self.words = [axis for axis in operator.axes if axis.examples_at(default)]
+        self._bytes: dict[int, tuple[int, Point]] = {}
+        self._points: dict[tuple[frozenset[tuple[str, int]], ...], Point] = {}
         self.sizes = [axis for axis in operator.axes if axis not in self.words and type(default[axis.name]) is int]
-        self._bytes: dict[str, int] = {}
 
     def complete(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
         """The point with these sizes. picks: axis -> number of its example, counted over their end. The others have
         their default if that is an example, else the first.
         """
+        key = (frozenset(values.items()), frozenset(picks.items()))
+        if key not in self._points:
+            self._points[key] = self._completed(values, picks)
+        return self._points[key]
+
+    def _completed(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
         point, chosen = self.operator.complete(values), dict(values)
         if picks:
             picked = [(axis.name, axis.examples_at(point)) for axis in self.words if axis.name in picks]
@@ -141,11 +144,10 @@ class PointSearch:
         return self.nbytes(point) <= self.most_bytes
 
     def nbytes(self, point: Point) -> int:
-        """Of inputs and outputs, with what lies between the rows of a table."""
-        key = self.operator.spelt_out(point)
-        if key not in self._bytes:
-            self._bytes[key] = output_bytes(self.operator, point) + self.operator.input_bytes(point)
-        return self._bytes[key]
+        """Of its inputs and outputs."""
+        if id(point) not in self._bytes:
+            self._bytes[id(point)] = (self.operator.nbytes(point), point)  # which so keeps its id
+        return self._bytes[id(point)][0]
 
 
 @cache
@@ -160,15 +162,3 @@ def _holds(rule: Rule, point: Point) -> bool:
         return rule.holds(point)
     except Exception:
         return False
-
-
-def output_bytes(operator: Operator, point: Point) -> int:
-    """Of the outputs, which take no memory for it."""
-    with torch.device("meta"):
-        return tensor_bytes(operator.make_outputs(point))
-
-
-def tensor_bytes(tensors: Any) -> int:
-    """Of the storage of all tensors of a dataclass."""
-    values = (getattr(tensors, field.name) for field in dataclasses.fields(tensors))
-    return sum(value.untyped_storage().nbytes() for value in values if isinstance(value, torch.Tensor))

@@ -16,7 +16,7 @@ from spec_decode_bench.harness.verify import covering_array as arrays
 from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, classes_of, covering_array, fixture_of
 from spec_decode_bench.harness.verify.edge_cases import check_variant
 from spec_decode_bench.harness.verify.fixture import verify_cell
-from spec_decode_bench.harness.verify.points import PointSearch, tensor_bytes
+from spec_decode_bench.harness.verify.points import PointSearch
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy
 from tests.tier import FULL, few
@@ -171,7 +171,7 @@ def test_fused_variants_pass_a_sample(variant):
     # Small ones, for the interpreter.
     taken = [p for p in points_of(operator.name) if p.batch_size <= 300 and p.batch_size * p.get("next_n", 1) <= 3000]
     taken = [point for point in taken if not variant.skip(point)]
-    taken.sort(key=lambda point: tensor_bytes(operator.make_outputs(point)))
+    taken.sort(key=lambda point: operator.outputs.nbytes(point))
     for point in taken[:30:5]:
         verify_cell(fixture_of(operator, point, DEVICE, SEED), variant, once=True)
     assert len(taken) > 30
