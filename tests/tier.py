@@ -12,7 +12,7 @@ import pytest
 
 FULL = False
 #: What a test file imports whose tests do more in the full tier: from here, and from tests/baselines/random_batches.py.
-NAMES = ("FULL", "examples", "few", "run_examples")
+NAMES = ("FULL", "each_batch", "examples", "few", "run_examples")
 
 #: Marks a test or a parameter of the full tier only.
 full = pytest.mark.full

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.compute_slot_mappings.operator import operator
 from spec_decode_bench.baselines.workloads.request_slots import UNUSED, group_tables
-from tests.baselines.random_batches import drawn, int32, legal_point, run_examples, steps
+from tests.baselines.random_batches import drawn, each_batch, int32, legal_point
 
 
 def example(positions, row, **axes):
@@ -67,26 +65,9 @@ def test_every_token_belongs_to_one_rank(interleave):
     assert bool((mapped[0][1] & mapped[1][1]).all())
 
 
-SMALL = {"next_n": 7, "max_model_len": 300, "max_num_seqs": 20, "max_num_batched_tokens": 160}
-random_steps = steps(
-    300,
-    max_decode_len=st.integers(1, 7),
-    prefill_len=st.integers(1, 70),
-    block_size=st.sampled_from([4, 12, 16, 64]),
-    num_groups=st.integers(1, 4),
-    group_blocks=st.sampled_from(["same", "mixed"]),
-    cp_size=st.sampled_from([1, 2, 4, 8]),
-    cp_rank=st.sampled_from(["first", "last"]),
-    blocks_per_kv_block=st.sampled_from([1, 4]),
-    cp_interleave=st.sampled_from([1, 4]),
-)
-
-
-@run_examples(200)
-@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
-def test_no_two_tokens_share_a_slot(axes, seed):
+@each_batch(operator, 200)
+def test_no_two_tokens_share_a_slot(point, x):
     """Block ids are distinct, so slots are; those of a rank are packed into its share of the blocks."""
-    point, x = drawn(operator, SMALL | axes, seed)
     for group in operator.reference(point, x)["slot_mappings"].value:
         real = group[group >= 0].tolist()
         assert len(set(real)) == len(real)

@@ -1,18 +1,14 @@
-"""decode_step: worked examples, its parts against their operators, properties of any step."""
-
-from itertools import pairwise
+"""decode_step: worked examples, its parts against their operators."""
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.decode_flatten import operator as decode_flatten
 from spec_decode_bench.baselines.decode_native import operator as decode_native
-from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, operator, reference
+from spec_decode_bench.baselines.decode_step.operator import Inputs, operator, reference
 from spec_decode_bench.baselines.mla_tile_schedule import operator as mla_tile_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
-from tests.baselines.random_batches import drawn, legal_point, run_examples
+from tests.baselines.random_batches import each_batch, legal_point
 
 
 def example(**axes):
@@ -71,34 +67,6 @@ def test_token_padding_moves_the_end_of_the_schedule():
     assert expected["decode_lens"].value[:6].tolist() == [1] * 6
 
 
-SMALL = {"next_n": 5, "max_model_len": 2500, "max_num_batched_tokens": 64, "max_num_seqs": 9}
-BATCHES = st.fixed_dictionaries(
-    {
-        "decode_path": st.sampled_from(["flatten", "native"]),
-        "batch_size": st.integers(1, 9),
-        "max_decode_len": st.integers(1, 5),
-        "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-        "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
-        "context_len": st.one_of(
-            st.sampled_from([1, 255, 256, 257, 258, 260, 2500]),
-            st.just({"uniform": [1, 2500]}),
-            st.just({"mix": [[0.8, {"uniform": [1, 20]}], [0.2, 2400]]}),
-        ),
-        "token_padding": st.integers(0, 9),
-        "host_lens": st.sampled_from(["exact", "stale"]),
-        "block_size": st.sampled_from([16, 64]),
-        "table_columns": st.integers(38, 160),
-        "table_padding": st.integers(0, 10),
-        # A Triton program makes 8 rows of the schedule. Mostly one program, because interpreting is slow.
-        "num_sms": st.sampled_from([1, 2, 3, 4, 6, 7, 9, 20]),
-        "num_heads_q": st.sampled_from([16, 64, 128]),
-        "layout": st.sampled_from(["old", "new"]),
-        "overhead": st.sampled_from([1, 3, 5]),
-        "remainder": st.sampled_from(["front", "back"]),
-    }
-)
-
-
 def same(one, other):
     """Whether two Expected demand the same."""
 
@@ -114,10 +82,8 @@ def part(single, point, **axes):
     return legal_point(single, {a.name: point[a.name] for a in single.axes if a.name in point} | axes)
 
 
-@run_examples(150)
-@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
-def test_the_parts_equal_the_references_of_the_operators(axes, seed):
-    point, x = drawn(operator, SMALL | axes, seed)
+@each_batch(operator, 150)
+def test_the_parts_equal_the_references_of_the_operators(point, x):
     step = operator.reference(point, x)
     tiles = mla_tile_schedule.operator
     whole = tiles.reference(part(tiles, point), mla_tile_schedule.Inputs(x.seq_lens))
@@ -134,39 +100,6 @@ def test_the_parts_equal_the_references_of_the_operators(axes, seed):
     at = part(schedule, point, batch_size=len(queries), padding=0.0, **atoms)
     whole |= schedule.reference(at, paged_mqa_schedule.Inputs(queries))
     assert [name for name, expected in whole.items() if not same(step[name], expected)] == []
-
-
-@run_examples(150)
-@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
-def test_every_segment_that_the_launch_reads_is_handled_once(axes, seed):
-    """The schedule numbers queries as the lengths do: a consumer walks over queries and segments in that order."""
-    point, x = drawn(operator, SMALL | axes, seed)
-    step, out = operator.reference(point, x), Outputs(*(e.value for e in operator.reference(point, x).values()))
-    lens = operator.views(point, out)["lens"]
-    if lens.dim() == 2:
-        atoms = (lens.shape[1] + 1) // 2
-        lens = lens[:, -1].repeat_interleave(atoms)  # all atoms of a request go over its whole length
-    units = [[query, segment] for query, length in enumerate(lens.tolist()) for segment in range(-(-length // 256))]
-    index = {tuple(unit): i for i, unit in enumerate([*units, [len(lens), 0]])}
-    bounds = [index[tuple(row)] for row in step["schedule"].value.tolist()]
-    shares = [end - begin for begin, end in pairwise(bounds)]
-    assert (bounds[0], bounds[-1]) == (0, len(units))
-    assert max(shares) - min(shares) <= 1
-    assert shares == sorted(shares, reverse=point.remainder == "front")
-
-
-@run_examples(60)
-@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
-def test_full_rows_have_the_same_lengths_on_both_paths(axes, seed):
-    """If every request has L tokens, (B, L) has the T flat lengths. The tile schedule never depends on the path."""
-    full = {"decode_len": "uniform", "padding": 0.0, "token_padding": 0, "host_lens": "exact"}
-    flat = legal_point(operator, SMALL | axes | full | {"decode_path": "flatten"})
-    native = legal_point(operator, SMALL | axes | full | {"decode_path": "native"})
-    x = operator.make_inputs(flat, seed)
-    one, other = operator.reference(flat, x), operator.reference(native, x)
-    tokens = x.num_decode_tokens
-    assert torch.equal(one["lens"].value[:tokens], other["lens"].value[:tokens])
-    assert all(same(one[name], other[name]) for name in ("tile_scheduler_metadata", "num_splits"))
 
 
 def test_traffic_counts_every_input_once():

@@ -1,11 +1,9 @@
 """gdn_split: a worked example, and what every batch has in common."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.gdn_split.operator import Inputs, operator
-from tests.baselines.random_batches import drawn, int32, legal_point, run_examples
+from tests.baselines.random_batches import each_batch, int32, legal_point
 
 
 def test_worked_example():
@@ -38,24 +36,8 @@ def test_worked_example():
     assert all(len(e.value) > len(x.seq_lens) and not e.untouched[0].any() for e in expected.values())
 
 
-batches = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(3, 20),
-        "next_n": st.integers(1, 9),
-        "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-        "padding": st.sampled_from([0.0, 0.3]),
-        "prefills": st.integers(0, 2),
-        "prefill_len": st.integers(1, 70),
-        "plain": st.sampled_from([0.0, 0.3, 1.0]),
-        "contents": st.sampled_from(["random", "decodes_first"]),
-    }
-)
-
-
-@run_examples(200)
-@given(axes=batches, seed=st.integers(0, 2**32 - 1))
-def test_every_token_is_in_the_list_of_its_request_once(axes, seed):
-    point, x = drawn(operator, axes, seed)
+@each_batch(operator, 200)
+def test_every_token_is_in_the_list_of_its_request_once(point, x):
     out = {name: e.value for name, e in operator.reference(point, x).items()}
     spec = x.num_draft_tokens >= 0
     assert (int(spec.sum()), int(x.query_start_loc[-1])) == (x.num_spec_requests, x.num_tokens)

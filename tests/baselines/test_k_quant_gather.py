@@ -1,13 +1,11 @@
 """k_quant_gather: the cache layout byte by byte, a round trip through the quantisation, invariants."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.k_quant_gather.operator import Inputs
 from spec_decode_bench.baselines.k_quant_gather.operator import operator as gather
 from spec_decode_bench.baselines.workloads.decode_batch import UNUSED_BLOCK_ID
-from tests.baselines.random_batches import drawn, run_examples
+from tests.baselines.random_batches import each_batch
 
 
 def gathered(point, x):
@@ -95,54 +93,21 @@ def test_written_keys_come_back():
     assert bool((error <= 0.036 * amax[..., None]).all())
 
 
-chunks = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 12),
-        "chunk_tokens": st.integers(1, 160),
-        "slack": st.sampled_from([0, 1, 3, 64]),
-        "seq_lens": st.sampled_from(["ragged", "uniform"]),
-        "block_size": st.sampled_from([4, 16, 64, 128]),
-        "head_dim": st.sampled_from([16, 64, 128]),
-        "groups": st.sampled_from([1, 2, 4]),
-        "table_padding": st.integers(0, 5),
-        "page_padding": st.sampled_from([0, 1, 4, 16, 256]),
-        "max_model_len": st.sampled_from([160, 512]),
-    }
-).map(
-    lambda a: (
-        {k: v for k, v in a.items() if k != "groups"}
-        | {"slack": min(a["slack"], a["chunk_tokens"]), "quant_block_size": a["head_dim"] // a["groups"]}
-    )
-)
-
-
-@run_examples(200)
-@given(axes=chunks, seed=st.integers(0, 2**32 - 1))
-def test_inputs_are_legal(axes, seed):
-    point, x = drawn(gather, axes, seed)
+@each_batch(gather, 200)
+def test_inputs_are_legal(point, x):
     lens = torch.diff(x.cu_seq_lens)
-    assert x.cu_seq_lens.dtype == torch.int32
-    assert int(x.cu_seq_lens[0]) == 0
     assert torch.equal(x.seq_lens, lens)
-    assert bool((lens >= 0).all())
     assert int(lens.max()) <= point.max_model_len
     assert -(-point.slack // 2) <= x.num_tokens - int(x.cu_seq_lens[-1]) <= point.slack
     used = -(-lens // point.block_size)
-    ids = [block for row, columns in zip(x.block_table.tolist(), used.tolist(), strict=True) for block in row[:columns]]
-    assert len(set(ids)) == len(ids)
-    assert all(0 < block < len(x.kv_cache) for block in ids)
     for row, columns in zip(x.block_table, used.tolist(), strict=True):
+        assert bool(((row[:columns] > 0) & (row[:columns] < len(x.kv_cache))).all())
         assert columns == 0 or bool((row[columns:] == UNUSED_BLOCK_ID).all())
-    again = gather.make_inputs(point, seed + 1)
-    assert [t.shape for t in (x.kv_cache, x.block_table)] == [t.shape for t in (again.kv_cache, again.block_table)]
-    assert again.num_tokens == x.num_tokens
 
 
-@run_examples(200)
-@given(axes=chunks, seed=st.integers(0, 2**32 - 1))
-def test_a_row_names_the_slot_it_came_from(axes, seed):
+@each_batch(gather, 200)
+def test_a_row_names_the_slot_it_came_from(point, x):
     """With slot numbers for contents: no slot twice, and a request's slots count up except where its block ends."""
-    point, x = drawn(gather, axes, seed)
     size, split = point.block_size, point.block_size * point.head_dim
     for number, block in enumerate(x.kv_cache.view(len(x.kv_cache), -1)):
         slots = number * size + torch.arange(size, dtype=torch.int32)

@@ -1,14 +1,10 @@
 """mamba_state_gather: a worked example against the reference."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.mamba_state_gather.operator import Inputs, operator
-from tests.baselines.mamba_batches import batches, entries_moved
-from tests.baselines.random_batches import drawn, int32, run_examples
-
-SMALL = {"max_model_len": 90, "max_num_seqs": 12, "num_layers": 2}
+from tests.baselines.mamba_batches import entries_moved
+from tests.baselines.random_batches import each_batch, int32
 
 
 def test_worked_example():
@@ -32,10 +28,8 @@ def test_layers_change_nothing_but_the_baseline():
     assert operator.bytes_moved(one, x) == operator.bytes_moved(many, x)
 
 
-@run_examples(200)
-@given(axes=batches, seed=st.integers(0, 2**32 - 1))
-def test_traffic_counts_every_entry_once(axes, seed):
-    point, x = drawn(operator, SMALL | axes, seed)
+@each_batch(operator, 200)
+def test_traffic_counts_every_entry_once(point, x):
     read, written = entries_moved(operator, point, x, x.state_indices, point.batch_size)
     assert operator.bytes_moved(point, x) == 4 * (2 * point.batch_size + read + written)
 
@@ -45,10 +39,8 @@ def test_windows_that_coincide_are_read_once():
     assert operator.bytes_moved(point, operator.make_inputs(point, 0)) == 4 * 4 * (2 + 4 + 8)
 
 
-@run_examples(100)
-@given(axes=batches, seed=st.integers(0, 2**32 - 1))
-def test_inputs_are_legal(axes, seed):
-    point, x = drawn(operator, SMALL | axes, seed)
+@each_batch(operator, 100)
+def test_inputs_are_legal(point, x):
     last_column = x.state_indices.shape[1] - 1 - point.num_speculative_blocks
     for columns in (
         x.block_idx_last_scheduled_token,

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.mla_tile_schedule.operator import Inputs
 from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
-from tests.baselines.random_batches import legal_point, run_examples
+from tests.baselines.random_batches import each_batch
 
 
 def schedule(lengths, **axes):
@@ -65,33 +63,13 @@ def test_parts_follow_from_sms_heads_and_query_rows(heads, parts):
         assert tiles.complete({"num_heads_q": heads, "next_n": rows, "max_decode_len": rows}).num_sm_parts == expected
 
 
-batches = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 16),
-        "num_sm_parts": st.integers(1, 12),
-        "layout": st.sampled_from(["old", "new"]),
-        "overhead": st.sampled_from([1, 3, 5]),
-        "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
-        "context_len": st.one_of(
-            st.integers(4, 2000),
-            st.just({"uniform": [4, 300]}),
-            st.just({"lognormal": {"median": 4096.0, "sigma": 1.0}}),
-            st.just({"mix": [[0.8, {"uniform": [4, 200]}], [0.2, 30000]]}),
-        ),
-    }
-)
-SMALL = {"num_sms": 13, "max_num_seqs": 17}
-
-
 def blocks_of(length: int, layout: str) -> int:
     return -(-max(length, 1 if layout == "new" else 0) // 64)
 
 
-@run_examples(300)
-@given(axes=batches, seed=st.integers(0, 2**32 - 1))
-def test_every_block_is_scheduled_once_and_no_part_exceeds_its_payload(axes, seed):
-    point = legal_point(tiles, SMALL | axes)
-    lengths = tiles.make_inputs(point, seed).seq_lens.tolist()
+@each_batch(tiles, 300)
+def test_every_block_is_scheduled_once_and_no_part_exceeds_its_payload(point, x):
+    lengths = x.seq_lens.tolist()
     rows, num_splits = schedule(lengths, **dict(point))
     new = point.layout == "new"
     blocks = [blocks_of(length, point.layout) for length in lengths]
@@ -123,14 +101,3 @@ def test_every_block_is_scheduled_once_and_no_part_exceeds_its_payload(axes, see
         assert [piece[0] for piece in of_request] == [0, *(piece[1] for piece in of_request[:-1])]
         assert of_request[-1][1] == blocks[request]
         assert num_splits[request + 1] - num_splits[request] == len(of_request) >= 1
-
-
-@run_examples(100)
-@given(axes=batches, seed=st.integers(0, 2**32 - 1))
-def test_inputs_are_legal(axes, seed):
-    point = legal_point(tiles, SMALL | axes)
-    seq_lens = tiles.make_inputs(point, seed).seq_lens
-    padding = int((seq_lens == 0).sum())
-    assert 0 <= padding < point.batch_size
-    assert bool((seq_lens[: point.batch_size - padding] >= point.max_decode_len).all())
-    assert int(seq_lens.max()) <= point.max_model_len

@@ -1,14 +1,12 @@
 """Every operator: variants on all edge cases and sequences, rejected defects.
 
-decode_flatten and decode_native, which have no test file of their own: worked examples, legal inputs.
+decode_flatten and decode_native, which have no test file of their own: worked examples.
 """
 
 import functools
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.decode_flatten.operator import Inputs as FlattenInputs
 from spec_decode_bench.baselines.decode_flatten.operator import operator as flatten
@@ -16,7 +14,6 @@ from spec_decode_bench.baselines.decode_native.operator import operator as nativ
 from spec_decode_bench.baselines.workloads import torch_compile
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.verify.edge_cases import check_variant
-from tests.baselines.random_batches import drawn, run_examples
 from tests.runnable import defective, healthy
 from tests.tier import FULL, full
 
@@ -167,50 +164,3 @@ def test_native_worked_example():
     assert rows() == [[97, 98, 99, 100], [0, 1, 2, 3], [0, 0, 0, 0]]
     assert rows(row_alignment="front") == [[97, 98, 99, 100], [2, 3, 0, 0], [0, 0, 0, 0]]
     assert rows(compress_ratio=4) == [[24, 24, 24, 25], [0, 0, 0, 0], [0, 0, 0, 0]]
-
-
-SMALL = {"next_n": 6, "max_model_len": 1000, "max_num_batched_tokens": 128}
-decode_batches = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 12),
-        "max_decode_len": st.integers(1, 6),
-        "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-        "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
-        "context_len": st.one_of(
-            st.integers(1, 900), st.just({"uniform": [1, 900]}), st.just({"lognormal": {"median": 200.0, "sigma": 1.0}})
-        ),
-    }
-)
-flatten_batches = st.tuples(
-    decode_batches,
-    st.fixed_dictionaries(
-        {
-            "token_padding": st.integers(0, 9),
-            "block_size": st.sampled_from([1, 16, 64]),
-            "table_columns": st.integers(15, 40),
-            "table_padding": st.integers(0, 10),
-            "host_lens": st.sampled_from(["exact", "stale"]),
-        }
-    ),
-).map(lambda pair: pair[0] | pair[1])
-
-
-@run_examples(100)
-@given(axes=flatten_batches, seed=st.integers(0, 2**32 - 1))
-def test_flatten_inputs_are_legal(axes, seed):
-    point, x = drawn(flatten, SMALL | axes, seed)
-    lens = torch.diff(x.query_start_loc)
-    assert int(x.query_start_loc[0]) == 0
-    assert bool((lens >= 0).all())
-    assert int(lens.max()) == point.max_decode_len
-    assert bool(((lens == 0) == (x.seq_lens == 0)).all())
-    assert bool((x.seq_lens >= torch.minimum(lens, torch.tensor(point.table_columns * point.block_size))).all())
-    assert int(x.seq_lens.max()) <= min(point.max_model_len, point.table_columns * point.block_size)
-    assert int(x.query_start_loc[-1]) <= x.num_decode_tokens <= point.max_num_batched_tokens
-    used = [
-        row[: -(-length // point.block_size)]
-        for row, length in zip(x.block_table.tolist(), x.seq_lens.tolist(), strict=True)
-    ]
-    ids = [block for row in used for block in row]
-    assert len(set(ids)) == len(ids)
-    assert all(0 < block < 2**24 for block in ids)

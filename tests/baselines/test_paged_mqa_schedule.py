@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs, operator
-from tests.baselines.random_batches import drawn, legal_point, run_examples
+from tests.baselines.random_batches import each_batch, run_examples
 
 
 def rows(lens, **axes):
@@ -109,33 +109,9 @@ def test_every_unit_is_handled_exactly_once(lens, atoms, num_sms, remainder):
     assert sizes == sorted(sizes, reverse=remainder == "front")
 
 
-BY_TOKEN = st.fixed_dictionaries(
-    {"indices": st.just("yes"), "decode_len": st.sampled_from(["uniform", "ragged", "mixed"])}
-)
-BATCHES = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 40),
-        "max_decode_len": st.integers(1, 6),
-        "context_len": st.one_of(
-            st.integers(1, 900),
-            st.just({"uniform": [1, 9000]}),
-            st.just({"mix": [[0.9, 100], [0.1, {"uniform": [1, 100000]}]]}),
-        ),
-        "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
-        "compress_ratio": st.sampled_from([1, 4, 128]),
-        "lens_layout": st.sampled_from(["1d", "2d"]),
-        # Few, because interpreting table rows is slow; edge cases have up to 261 of them.
-        "num_sms": st.sampled_from([1, 2, 3, 4, 5, 6, 7, 15]),
-        "remainder": st.sampled_from(["front", "back"]),
-    }
-)
-
-
-@run_examples(200)
-@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
-def test_inputs_are_legal(axes, seed):
-    point = legal_point(operator, {"next_n": 6, **axes})
-    lens = operator.make_inputs(point, seed).context_lens
+@each_batch(operator, 200, indices="no")
+def test_inputs_are_legal(point, x):
+    lens = x.context_lens
     assert lens.dtype == torch.int32
     assert lens.is_contiguous()
     assert lens.shape == (
@@ -151,11 +127,9 @@ def test_inputs_are_legal(axes, seed):
         )
 
 
-@run_examples(200)
-@given(axes=BATCHES, by_token=BY_TOKEN, seed=st.integers(0, 2**32 - 1))
-def test_tokens_are_legal(axes, by_token, seed):
+@each_batch(operator, 200, indices="yes", lens_layout="1d")
+def test_tokens_are_legal(point, x):
     """Ids of requests side by side in order, then one of its own for each padding token."""
-    point, x = drawn(operator, {"next_n": 6, **axes, **by_token, "lens_layout": "1d"}, seed)
     assert x.context_lens.shape == x.indices.shape == (point.batch_size * point.max_decode_len,)
     assert bool((x.indices.diff() >= 0).all())
     padding = x.indices >= point.batch_size

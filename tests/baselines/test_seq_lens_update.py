@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.seq_lens_update.operator import Inputs, operator
 from spec_decode_bench.harness.contract import Point
-from tests.baselines.random_batches import drawn, int32, legal_point, run_examples
-
-# --- worked examples --------------------------------------------------------------------------------------------------
+from tests.baselines.random_batches import each_batch, int32, legal_point
 
 
 def worked_example() -> tuple[Point, Inputs]:
@@ -68,33 +64,8 @@ def test_worked_example_by_slot():
     assert expected["positions"].value[:261].tolist() == [41, *range(512, 768), *range(103, 107)]
 
 
-# --- random steps -----------------------------------------------------------------------------------------------------
-
-
-SMALL = {"next_n": 6, "max_model_len": 1000, "max_num_seqs": 40, "max_num_batched_tokens": 128}
-random_steps = st.integers(0, 12).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "num_prev_reqs": st.one_of(st.just(rows), st.integers(0, 20)),
-            "max_decode_len": st.integers(1, 6),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 1000), st.just({"uniform": [1, 1000]})),
-            "churn": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-            "row_order": st.sampled_from(["kept", "permuted"]),
-            "scheduling": st.sampled_from(["async", "sync"]),
-            "acceptance": st.sampled_from([0.0, 0.3, 0.75, 1.0]),
-            "prefills": st.integers(0, min(rows, 1)),
-            "prefill_len": st.integers(1, 50),
-        }
-    )
-)
-
-
-@run_examples(200)
-@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
-def test_inputs_are_legal(axes, seed):
-    point, x = drawn(operator, SMALL | axes, seed)
+@each_batch(operator, 200, state="rows")
+def test_inputs_are_legal(point, x):
     p, drafts = x.prev_pos.tolist(), x.prev_drafts.tolist()
     survivors = [row for row in p if row >= 0]
     assert len(p) == len(x.num_computed_tokens_cpu) == len(x.num_scheduled) == point.batch_size
@@ -110,10 +81,8 @@ def test_inputs_are_legal(axes, seed):
     assert bool((x.num_computed_tokens_cpu >= 0).all())
 
 
-@run_examples(200)
-@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
-def test_the_bound_of_a_random_step(axes, seed):
-    point, x = drawn(operator, SMALL | axes, seed)
+@each_batch(operator, 200, state="rows")
+def test_the_bound_of_a_random_step(point, x):
     expected = operator.reference(point, x)
     slack = expected["seq_lens_cpu_upper_bound"].value - expected["seq_lens"].value
     drafts = [int(x.prev_drafts[p]) if p >= 0 else 0 for p in x.prev_pos]

@@ -1,11 +1,9 @@
 """token_requests: a worked example, and what every batch has in common."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec_decode_bench.baselines.token_requests.operator import Inputs, operator
-from tests.baselines.random_batches import drawn, int32, legal_point, run_examples
+from tests.baselines.random_batches import each_batch, int32, legal_point
 
 
 def test_worked_example():
@@ -18,25 +16,8 @@ def test_worked_example():
         assert expected.untouched.tolist() == [False] * 7 + [True] * 4
 
 
-batches = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(3, 20),
-        "next_n": st.integers(1, 9),
-        "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-        "padding": st.sampled_from([0.0, 0.3]),
-        "prefills": st.integers(0, 2),
-        "prefill_len": st.integers(1, 70),
-        "token_padding": st.integers(0, 5),
-        "host_lens": st.sampled_from(["exact", "stale"]),
-        "contents": st.sampled_from(["random", "reverse"]),
-    }
-)
-
-
-@run_examples(200)
-@given(axes=batches, seed=st.integers(0, 2**32 - 1))
-def test_requests_have_their_tokens_in_order_and_padding_tokens_one_each(axes, seed):
-    point, x = drawn(operator, axes | {"padding_request": "own"}, seed)
+@each_batch(operator, 200, padding_request="own")
+def test_requests_have_their_tokens_in_order_and_padding_tokens_one_each(point, x):
     requests = operator.reference(point, x)["requests"].value[: x.num_tokens]
     assert (torch.diff(requests) >= 0).all()
     counts = torch.bincount(requests, minlength=point.batch_size)
