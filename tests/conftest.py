@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from spec_decode_bench import bench
 from spec_decode_bench.harness import interpreter, registry
 from spec_decode_bench.harness.report import console
 from spec_decode_bench.harness.session import proofs
-from tests import tier
+from tests import arrays, tier
 
 TESTS = Path(__file__).parent
 registry.load(bench.REGISTRATIONS)
@@ -33,29 +34,34 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     tier.FULL = config.getoption("--full")
+    if arrays.FOLDER not in os.environ:  # the workers of pytest-xdist inherit it
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        os.environ[arrays.FOLDER] = folder.name
 
 
 #: The files that take longest. They come first, as pytest-xdist hands out files in this order: near the end of a run a
 #: long one would keep all processes but one waiting.
 LONGEST = (
-    "baselines/test_operators.py",
     "harness/verify/test_covering_array.py",
-    "kernels/test_triton_compiles.py",
+    "baselines/test_operators.py",
+    "test_installed.py",
+    "regression/test_gate_upstream.py",
     "harness/session/test_cluster.py",
-    "baselines/workloads/test_torch_compile.py",
     "tools/test_mutate.py",
-    "plots/test_plots.py",
-    "baselines/test_mamba_state_machine.py",
-    "baselines/test_mamba_spec_metadata.py",
-    "cli/test_cli.py",
-    "baselines/test_mamba_state_copy.py",
-    "baselines/test_decode_step.py",
-    "cli/test_end_to_end.py",
+    "cli/test_watch.py",
+    "kernels/test_triton_compiles.py",
+    "harness/config/test_shipped_captures.py",
     "regression/test_gate.py",
-    "harness/timing/test_simulated_gpu.py",
-    "cli/test_verification.py",
-    "cli/test_failures.py",
-    "test_docs.py",
+    "plots/test_plots.py",
+    "harness/analysis/test_warnings.py",
+    "baselines/workloads/test_torch_compile.py",
+    "tools/test_effect.py",
+    "harness/session/test_fork_server.py",
+    "kernels/test_cuda_coverage.py",
+    "baselines/test_mamba_state_machine.py",
+    "harness/session/test_kill.py",
+    "harness/session/test_proofs.py",
 )
 
 

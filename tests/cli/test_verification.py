@@ -168,8 +168,8 @@ def test_verify_without_a_configuration(arguments, words, config):
 @pytest.fixture
 def two_operators(config, monkeypatch):
     """The arguments of a verification with a process for each of them."""
-    text = config.read_text().replace("[decode_native]", "[decode_native, decode_flatten]")
-    config.write_text(text.replace("[chain_clamp, flat_view]", "[chain_clamp, merged_chain]"))
+    text = config.read_text().replace("[decode_native]", "[decode_native, dcp_lengths]")
+    config.write_text(text.replace("[chain_clamp, flat_view]", "[chain_clamp, op_chain]"))
     monkeypatch.setattr(verification, "CORES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     return "verify", config, "--device", "cpu", "--seed", 1, "--no-array"

@@ -1,12 +1,10 @@
 """Which axes have an effect, by the scalar reference, and that it agrees with what operators declare idle."""
 
-from functools import cache
-
 import pytest
 
 from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.verify.covering_array import covering_array
 from spec_decode_bench.harness.verify.points import PointSearch
+from tests.arrays import array_of
 from tests.tier import FULL
 from tools.effect import MOST_BYTES, axes_with_effect, pairs_with_effect
 
@@ -15,11 +13,6 @@ OPERATORS = list(CATALOG.operators) if FULL else ["mamba_align_step"]
 #: Where no block is read, ids are drawn in another order if blocks have another size: they differ, and mean the same.
 #: Contents are idle where that edit finds nothing to change; another one does.
 LEFT_OUT = {"mamba_spec_metadata": {"mamba_block_size", "context_len"}, "gather_block_tables": {"contents"}}
-
-
-@cache
-def array_of(name):
-    return covering_array(CATALOG.operators[name], CATALOG.of(name))
 
 
 def test_an_axis_has_effect_where_another_value_changes_what_is_written():

@@ -147,9 +147,11 @@ def prepare_dcp_local_seq_lens(out, lens, rows, ranks, rank, interleave, *, num_
 TOKEN_REQUESTS = """
 @triton.jit
 def _token_request(starts, token, rows):
-    request = tl.zeros_like(token)
-    for b in range(1, rows):
-        request = tl.where(tl.load(starts + b) <= token, b, request)
+    request, beyond = tl.zeros_like(token), tl.zeros_like(token) + rows
+    for _ in range(20):
+        middle = (request + beyond) // 2
+        is_before = tl.load(starts + middle) <= token
+        request, beyond = tl.where(is_before, middle, request), tl.where(is_before, beyond, middle)
     return request
 
 @triton.jit

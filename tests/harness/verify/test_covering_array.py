@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import random
-from functools import cache
 
 import pytest
 
@@ -17,6 +16,7 @@ from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, classes_
 from spec_decode_bench.harness.verify.edge_cases import check_variant
 from spec_decode_bench.harness.verify.fixture import verify_cell
 from spec_decode_bench.harness.verify.points import PointSearch
+from tests.arrays import array_of
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy
 from tests.tier import FULL, few
@@ -26,11 +26,6 @@ CATALOG = discover()
 SEED = 5
 #: The arrays of all operators take a minute.
 OPERATORS = list(CATALOG.operators) if FULL else ["decode_native", "draft_inputs"]
-
-
-@cache
-def array_of(name):
-    return covering_array(CATALOG.operators[name], CATALOG.of(name))
 
 
 def points_of(name):
