@@ -33,16 +33,6 @@ def test_two_atoms_repeat_the_segments_of_a_request():
     assert rows(EXAMPLE, num_sms=4, next_n=4, atoms=2) == [(0, 0), (1, 0), (4, 0), (5, 1), (8, 0)]
 
 
-def test_no_work_is_the_sentinel_everywhere():
-    for remainder in ("front", "back"):
-        assert rows([0, 0, -1], num_sms=5, next_n=4, atoms=2, remainder=remainder) == [(6, 0)] * 6
-
-
-def test_idle_sms_are_the_last_or_the_first():
-    assert rows([0, 300], num_sms=4) == [(1, 0), (1, 1), (2, 0), (2, 0), (2, 0)]
-    assert rows([0, 300], num_sms=4, remainder="back") == [(1, 0), (1, 0), (1, 0), (1, 1), (2, 0)]
-
-
 def test_a_run_of_tokens_takes_a_segment_together():
     """Requests of 3, 1 and 2 tokens with 2, 1 and 3 segments: 6 + 1 + 6 units on 5 SMs, 3, 3, 3, 2, 2."""
     point = operator.complete({"batch_size": 2, "next_n": 3, "num_sms": 5, "indices": "yes"})

@@ -132,19 +132,6 @@ def test_the_watch_goes_on_after(session, what):
     assert content(path).count(b'"save":') == 2
 
 
-@full
-def test_a_file_is_replaced_by_renaming(session, tmp_path):
-    def rename():
-        new, old = tmp_path / "mine.py~", tmp_path / "mine.py"
-        new.write_text(MINE)
-        old.unlink()
-        new.rename(old)
-
-    code, _, _, path = session(rename)
-    assert code == 130
-    assert len(read_run(path).earlier) == 1
-
-
 def test_a_save_in_the_middle_of_a_measurement(session, tmp_path):
     """It is begun again; what was measured before is kept."""
     edits = ["# saved again"]

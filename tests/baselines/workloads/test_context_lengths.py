@@ -52,32 +52,20 @@ def test_draws_follow_from_the_seed_and_stay_in_bounds(value, seed, count):
     drawn = draw_lengths(parsed, count, np.random.default_rng(seed))
     assert (drawn.dtype, drawn.shape) == (np.int64, (count,))
     assert np.array_equal(drawn, draw_lengths(parsed, count, np.random.default_rng(seed)))
-    assert drawn.min() >= smallest(parsed)
-    assert drawn.max() <= largest(parsed)
+    low, high = bounds(parsed)
+    assert low <= drawn.min() <= drawn.max() <= high
     if "lognormal" not in repr(parsed):
-        assert longest(parsed) == largest(parsed)
+        assert longest(parsed) == high
 
 
-def smallest(value):
+def bounds(value):
     if isinstance(value, int):
-        return value
+        return value, value
     ((kind, argument),) = value.items()
-    return {
-        "uniform": lambda: argument[0],
-        "lognormal": lambda: 1,
-        "mix": lambda: min(smallest(part) for _, part in argument),
-    }[kind]()
-
-
-def largest(value):
-    if isinstance(value, int):
-        return value
-    ((kind, argument),) = value.items()
-    return {
-        "uniform": lambda: argument[1],
-        "lognormal": lambda: 2**31 - 1,
-        "mix": lambda: max(largest(part) for _, part in argument),
-    }[kind]()
+    if kind == "mix":
+        low, high = zip(*(bounds(part) for _, part in argument), strict=True)
+        return min(low), max(high)
+    return argument if kind == "uniform" else (1, 2**31 - 1)
 
 
 def test_lognormal_has_its_median_and_spread():
