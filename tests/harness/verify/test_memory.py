@@ -1,6 +1,5 @@
 """Points that do not fit in memory are refused before anything of their size is made."""
 
-
 from spec_decode_bench.harness.discover import discover_operators
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Code, Status
