@@ -47,6 +47,21 @@ import an_engine_that_is_not_there
 @triton.jit
 def _load_ptr(address, kind):
     return tl.cast(tl.load(address), tl.pointer_type(kind))
+
+@triton.jit
+def _apply_write_kernel(tables, widths, slots, columns, ids, ends, groups, BLOCK_SIZE: tl.constexpr,
+                        MULTI_GROUP: tl.constexpr):
+    w = tl.program_id(0)
+    slot = tl.load(slots + w).to(tl.int64)
+    if MULTI_GROUP:
+        g = tl.load(groups + w)
+        row = _load_ptr(tables + g, tl.int32) + slot * tl.load(widths + g)
+    else:
+        row = tables + slot * widths
+    first, end = tl.load(ends + w - 1, mask=w > 0, other=0), tl.load(ends + w)
+    i = tl.program_id(1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    there = first + i < end
+    tl.store(row + tl.load(columns + w) + i, tl.load(ids + first + i, mask=there), mask=there)
 """
 
 #: In place: sampled counts, counts of the slots, penalty counts. LOOKAHEAD_BLOCK marks the version.

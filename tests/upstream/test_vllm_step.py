@@ -20,6 +20,7 @@ from spec_decode_bench.upstream import (
     vllm_gather_block_tables,
     vllm_mamba_spec_metadata,
     vllm_post_update,
+    vllm_staged_writes,
     vllm_token_requests,
 )
 from spec_decode_bench.upstream._kernel_source import definitions
@@ -41,6 +42,7 @@ CODES = (
     vllm_mamba_spec_metadata.ALIGNED_TABLE,
     vllm_post_update.CODE,
     vllm_post_update.STATES,
+    vllm_staged_writes.CODE,
     vllm_token_requests.CODE,
 )
 
@@ -78,7 +80,7 @@ def edge_cases(operator, *words):
     [
         *("gather_block_tables/vllm", "gather_block_tables/vllm_call", "post_update/vllm", "post_update/vllm_call"),
         *("mamba_spec_metadata/vllm_v1", "draft_passes/vllm_v1", "token_requests/vllm", "token_requests/vllm_call"),
-        *("dcp_lengths/vllm", "dcp_lengths/vllm_call"),
+        *("dcp_lengths/vllm", "dcp_lengths/vllm_call", "staged_writes/vllm"),
     ],
 )
 def test_kernels_and_functions_are_taken_out_of_an_engines_files(engine, name):
