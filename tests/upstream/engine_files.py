@@ -180,7 +180,58 @@ def compute_token_to_req_indices(starts, out, mapped, tokens):
     return out[:tokens]
 """
 
+WINDOWS = """
+@triton.jit
+def _compute_swa_indices_and_lens_kernel(to, stride, lens, window, width, left, right, starts, ends, requests, valid,
+                                         table, table_stride, size, floor, first_token, HAS_IMAGE: tl.constexpr,
+                                         TRITON_BLOCK_SIZE: tl.constexpr):
+    t = tl.program_id(0)
+    b = tl.load(requests + t)
+    p = tl.load(ends + b) - tl.load(starts + b + 1) + t
+    first = tl.maximum(tl.maximum(p - window + 1, 0), tl.load(floor + b))
+    count = tl.where(tl.load(valid + t), p + 1 - first, 0)
+    tl.store(lens + t, count)
+    i = tl.arange(0, TRITON_BLOCK_SIZE)
+    block = tl.load(table + b * table_stride + (first + i) // size, mask=i < count, other=0)
+    tl.store(to + t * stride + i, tl.where(i < count, block * size + (first + i) % size, -1), mask=i < width)
+"""
+
+COMPRESSED = """
+class CompressedSlotMappingKernel:
+    @staticmethod
+    @triton.jit
+    def kernel(to, slots, starts, ends, table, stride, size, ranks, interleave, COMPRESS_RATIO: tl.constexpr,
+               PAD_ID: tl.constexpr, TRITON_BLOCK_SIZE: tl.constexpr):
+        b = tl.program_id(0)
+        start, end = tl.load(starts + b), tl.load(starts + b + 1)
+        t = start + tl.arange(0, TRITON_BLOCK_SIZE)
+        p = tl.load(ends + b) - end + t
+        own = tl.load(slots + t, mask=t < end, other=PAD_ID)
+        last = ((p + 1) % COMPRESS_RATIO == 0) & (own != PAD_ID)
+        entry = p // COMPRESS_RATIO
+        block = tl.load(table + b * stride + entry // size, mask=last, other=0)
+        tl.store(to + t, tl.where(last, block * size + entry % size, PAD_ID), mask=t < end)
+"""
+
+LISTS = """
+class BuildC128ATopkMetadataKernel:
+    @staticmethod
+    @triton.jit
+    def kernel(to, stride, lens, other, other_stride, positions, ratio, width, decodes, requests, table, table_stride,
+               size, slots, BLOCK_SIZE: tl.constexpr):
+        t = tl.program_id(0)
+        b, count = tl.load(requests + t), (tl.load(positions + t) + 1) // ratio
+        tl.store(lens + t, tl.where(tl.load(slots + t) < 0, 0, count))
+        for first in range(0, width, BLOCK_SIZE):
+            i = first + tl.arange(0, BLOCK_SIZE)
+            block = tl.load(table + b * table_stride + i // size, mask=i < count, other=0)
+            tl.store(to + t * stride + i, tl.where(i < count, block * size + i % size, -1), mask=i < width)
+"""
+
 FILES = {
+    "models/deepseek_v4/sparse_mla.py": LISTS,
+    "v1/attention/backends/mla/compressor_utils.py": COMPRESSED,
+    "v1/attention/backends/mla/sparse_swa.py": WINDOWS,
     "v1/attention/ops/metadata.py": TOKEN_REQUESTS,
     "v1/worker/gpu/cp_utils.py": DCP_LENGTHS,
     "v1/attention/backends/utils.py": ALIGNED,

@@ -22,6 +22,7 @@ from spec_decode_bench.upstream import (
     vllm_post_update,
     vllm_staged_writes,
     vllm_token_requests,
+    vllm_window_tables,
 )
 from spec_decode_bench.upstream._kernel_source import definitions
 from tests.decode_loop.loops import decode_loop, parts, shape, workload
@@ -44,6 +45,9 @@ CODES = (
     vllm_post_update.STATES,
     vllm_staged_writes.CODE,
     vllm_token_requests.CODE,
+    vllm_window_tables.WINDOWS,
+    vllm_window_tables.COMPRESSED,
+    vllm_window_tables.LISTS,
 )
 
 
@@ -81,6 +85,7 @@ def edge_cases(operator, *words):
         *("gather_block_tables/vllm", "gather_block_tables/vllm_call", "post_update/vllm", "post_update/vllm_call"),
         *("mamba_spec_metadata/vllm_v1", "draft_passes/vllm_v1", "token_requests/vllm", "token_requests/vllm_call"),
         *("dcp_lengths/vllm", "dcp_lengths/vllm_call", "staged_writes/vllm"),
+        "window_tables/vllm",
     ],
 )
 def test_kernels_and_functions_are_taken_out_of_an_engines_files(engine, name):
