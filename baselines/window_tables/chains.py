@@ -1,4 +1,4 @@
-"""window_tables from PyTorch operators, and compiled."""
+"""window_tables from PyTorch operators."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from spec_decode_bench.baselines.window_tables.operator import Inputs, Outputs, list_width, operator
-from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled, row_of
-from spec_decode_bench.harness.contract import COMPILER, Point, variant
+from spec_decode_bench.baselines.window_tables.operator import Inputs, Outputs, list_width
+from spec_decode_bench.baselines.workloads.torch_compile import row_of
+from spec_decode_bench.harness.contract import Point, variant
 
 
 class Numbers(NamedTuple):
@@ -59,30 +59,9 @@ def build(x: Inputs, out: Outputs, numbers: Numbers, window_block: int, states: 
     out.c128_lens[:count].copy_(torch.where(has_slot[2], ended, 0))
 
 
-def set_up(point: Point, x: Inputs, out: Outputs, build: Callable[..., None] = build) -> Callable[[], None]:
-    sizes = (x.num_tokens, point.window_size, list_width(point))
-    numbers = Numbers(*(torch.arange(n, dtype=torch.int32, device=out.requests.device) for n in sizes))
-    return lambda: build(x, out, numbers, point.window_block, point.c128_block)
-
-
 @variant("window_tables", waives="no_alloc")
 def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """A search for the request of every token, then for each table index arithmetic, a gather, a mask and a copy."""
-    return set_up(point, x, out)
-
-
-_STEP = {
-    "batch_size": BUSY_BATCH,
-    "decode_len": "ragged",
-    "token_padding": 5,
-    "max_model_len": 50_000,
-    "window_size": 100,
-    "max_num_batched_tokens": 900,
-}
-_EXAMPLES = (_STEP, _STEP | {"window_size": 128, "token_padding": 0}, {"batch_size": 1}, {"batch_size": 1, "next_n": 1})
-
-
-@variant("window_tables", requires=COMPILER, waives="no_alloc")
-def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """torch.compile (Inductor, dynamic shapes) of the operator chain."""
-    return set_up(point, x, out, compiled(build, set_up, operator, _EXAMPLES, out.requests.device))
+    sizes = (x.num_tokens, point.window_size, list_width(point))
+    numbers = Numbers(*(torch.arange(n, dtype=torch.int32, device=out.requests.device) for n in sizes))
+    return lambda: build(x, out, numbers, point.window_block, point.c128_block)
