@@ -85,10 +85,11 @@ EDGE_CASES = [
 ]
 # fmt: on
 
-# Ragged, so that a graph that keeps the boundaries of its capture is wrong.
-_BIG, _SMALL = _TINY | {"batch_size": 20}, _TINY | {"batch_size": 3}
+# Ragged, so that a graph that keeps the boundaries of its capture is wrong, and lengths on both sides of the window.
+_STEP = _TINY | {"window_size": 350, "context_len": {"uniform": [130, 400]}, "contents": "full_states"}
+_BIG, _SMALL = _STEP | {"batch_size": 20}, _STEP | {"batch_size": 3}
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG),
     "big-padded-small-big": (_BIG, _BIG | {"padding": 0.5, "token_padding": 3}, _SMALL | {"token_padding": 20}, _BIG),
-    "short, long, short": (_BIG | {"context_len": 100}, _BIG | {"context_len": 1000}, _BIG | {"context_len": 100}),
+    "short, long, short": (_BIG, _BIG | {"context_len": {"uniform": [200, 1000]}}, _BIG),
 }

@@ -75,6 +75,7 @@ OF_SHAPES = {
         "schedule",
         "starts",
     },
+    "window_tables": {"is_valid_token"},
 }
 
 
