@@ -57,6 +57,7 @@ EDGE_CASES = [
         "batch_size": 1, "token_padding": 300, "max_num_batched_tokens": 310,
     }),
     EdgeCase("T = capacity", _TINY | {"batch_size": 8, "token_padding": 3, "max_num_batched_tokens": 23}),
+    EdgeCase("T = capacity, stale host lengths", _TINY | {"host_lens": "stale", "max_num_batched_tokens": 36}),
     EdgeCase("capacity of 5000 tokens", _TINY | {"max_num_batched_tokens": 5000}),
     EdgeCase("sequences shorter than a window", _RAGGED | {"context_len": {"uniform": [4, 100]}}),
     EdgeCase("sequences of a window", _RAGGED | {"context_len": 128}),
