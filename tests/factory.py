@@ -215,29 +215,18 @@ def sweep_run(
     }
     cells = []
     for operator, variants in speeds.items():
-        baseline = next(iter(variants))
         for batch_size in batch_sizes:
             for decode_len in (1, 4):
                 axes = {"batch_size": batch_size, "next_n": 4, "max_decode_len": decode_len, "padding": 0.0}
                 for variant, (gpu, host) in variants.items():
-                    gpu_us = gpu * (1 + batch_size / 512)
-                    if environment.device == "cpu":
-                        timed = variant in ("op_chain", "merged_chain", "chain_clamp", "flat_view")
-                        status = "unavailable" if variant == "cuda_fused" else "passed"
-                        cells.append(
-                            cell(
-                                operator,
-                                variant,
-                                axes,
-                                cpu=host * 0.7 if timed else None,
-                                baseline=baseline,
-                                rng=rng,
-                                status=status,
-                                reason="no GPU" if status == "unavailable" else None,
-                            )
-                        )
+                    of = {"baseline": next(iter(variants)), "rng": rng}
+                    if environment.device != "cpu":
+                        cells.append(cell(operator, variant, axes, gpu * (1 + batch_size / 512), host, **of))
+                    elif variant == "cuda_fused":
+                        cells.append(cell(operator, variant, axes, status="unavailable", reason="no GPU", **of))
                     else:
-                        cells.append(cell(operator, variant, axes, gpu_us, host, baseline=baseline, rng=rng))
+                        cpu = None if variant.startswith("triton") else host * 0.7
+                        cells.append(cell(operator, variant, axes, cpu=cpu, **of))
     return run(environment, cells, seed=seed)
 
 

@@ -42,24 +42,32 @@ def tree(tmp_path_factory):
     return tree
 
 
-@pytest.mark.parametrize("folder", PACKAGES)
-def test_an_edit_is_noticed_where_it_can_change_a_time(folder, tree, catalog, monkeypatch):
-    """By --resume and by gate. The other folders plan, report and draw."""
+#: The folders that plan, report and draw, at once.
+GROUPS = [
+    *([folder] for folder in (*OPERATORS, *IN_WORKERS)),
+    [folder for folder in PACKAGES if folder not in (*OPERATORS, *IN_WORKERS)],
+]
+
+
+@pytest.mark.parametrize("folders", GROUPS, ids=lambda folders: folders[0])
+def test_an_edit_is_noticed_where_it_can_change_a_time(folders, tree, catalog, monkeypatch):
+    """By --resume and by gate."""
     monkeypatch.setattr(sources, "ROOT", tree)
     operator = catalog.operators[OPERATOR]
     item = task_of(operator, operator.complete({}), [v for v in catalog.of(OPERATOR) if v.defect is None])
     keys = [item.key(name) for name in item.variants]
     before = sources.source_hashes([item], catalog, ())
-    path = tree / folder / FILES[folder]
-    content = path.read_bytes()
-    path.write_bytes(content + b"\n# edited\n")
+    contents = {path: path.read_bytes() for path in (tree / folder / FILES[folder] for folder in folders)}
     try:
+        for path, content in contents.items():
+            path.write_bytes(content + b"\n# edited\n")
         after, changed = sources.source_hashes([item], catalog, ()), changed_cells(keys, ROOT, tree)
     finally:
-        path.write_bytes(content)
-    affects = folder in (*OPERATORS, *IN_WORKERS)
+        for path, content in contents.items():
+            path.write_bytes(content)
+    affects = folders[0] in (*OPERATORS, *IN_WORKERS)
     assert (before != after, bool(changed)) == (affects, affects)
-    assert (changed == keys) == (folder in IN_WORKERS)
+    assert (changed == keys) == (folders[0] in IN_WORKERS)
 
 
 def test_a_pull_request_that_can_change_a_time_is_gated():

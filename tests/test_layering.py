@@ -69,18 +69,19 @@ def ours_of(name: str) -> str:
     return name.removeprefix(f"{SUITE}.")
 
 
+class WithoutTypeChecking(ast.NodeTransformer):
+    def visit_If(self, node):
+        is_it = ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        return node.orelse if is_it else self.generic_visit(node)
+
+
 @cache
 def imports(path: Path) -> frozenset[str]:
     """Modules a file imports at any depth, inside functions too, or names in a string for import_module; what only a
     type checker sees does not count.
     """
     found = set()
-
-    def visit(node):
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for other in node.orelse:
-                visit(other)
-            return
+    for node in ast.walk(WithoutTypeChecking().visit(ast.parse((ROOT / path).read_text(encoding="utf-8"), str(path)))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -89,10 +90,6 @@ def imports(path: Path) -> frozenset[str]:
             found.update(name if file_of(ours_of(name)) else node.module for name in inner)
         elif isinstance(node, ast.Constant) and NAME.fullmatch(str(node.value)) and file_of(ours_of(node.value)):
             found.add(node.value)
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(ast.parse((ROOT / path).read_text(encoding="utf-8"), str(path)))
     return frozenset(found)
 
 

@@ -274,11 +274,12 @@ def _other_kind(line: bytes, kinds: Sequence[type]) -> str | None:
 
 
 def _check_sum(line: bytes) -> None:
-    """Raises ValueError for a line that is not as it was written."""
+    """Raises ValueError for a line that is not as it was written, DecodeError for one that is cut off."""
     match = _CHECKSUM.search(line)
     if match and int(match[1], 16) != zlib.crc32(line[: match.start()]):
         raise ValueError("wrong checksum: damaged, or edited by hand; restore the record from a copy")
     if match is None and line.startswith(b'{"line":') and line.endswith(b"}"):
+        msgspec.json.decode(line)  # raises DecodeError where the line is cut off behind an inner brace
         raise ValueError("no checksum: damaged, or edited by hand; restore the record from a copy")
 
 

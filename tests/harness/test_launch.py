@@ -77,14 +77,11 @@ def test_a_launch_follows_the_current_stream_and_stays_on_its_device(fake):
     assert fake.launched == [(0, stream, *expected) for stream in (0, 11, 11, 0)]
 
 
-def test_arguments_that_are_not_the_parameters_are_refused(fake):
+def test_what_does_not_fit_is_refused_and_an_error_of_the_driver_has_its_name(fake):
     for values in (three_values()[:2], [*three_values(), ctypes.c_int(1)], [ctypes.c_int(1), *three_values()[1:]]):
         with pytest.raises(TypeError, match=r"parameters of \[8, 4, 8\] bytes"):
             launch.packed(FUNCTION, (1,), 32, values, None)
     assert not fake.launched
-
-
-def test_an_error_of_the_driver_has_its_name(fake):
     fake.answer = int(driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
     with pytest.raises(RuntimeError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
         launch.packed(FUNCTION, (1,), 32, three_values(), None)()

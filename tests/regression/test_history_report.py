@@ -20,20 +20,12 @@ def records(tmp_path):
 def test_the_command(records, tmp_path):
     code, out, err = call("history", records, "--out", tmp_path / "out")
     assert (code, err) == (0, "")
-    assert "gpu_us of 6 cells over 9 commits, 000000a (2026-01-01) to 0000012 (2026-01-09), 9 processes" in " ".join(
-        out.split()
-    )
+    assert "gpu_us of 6 cells over 9 commits" in " ".join(out.split())
     assert "4 cells changed by more than 2 %" in out
-    assert re.search(r"000000e \(2026-01-05\)\nvariant", out)
     assert re.search(r"decode_native/triton_fused +\+5.\d\s% .*2 of 2", out)
     assert "op_chain" not in out
-    text = (tmp_path / "out" / "history.md").read_text()
-    assert "![times over commits, changes marked](history.png)" in text
-    assert text.count("| decode_native/triton_fused/") == 2
+    assert (tmp_path / "out" / "history.md").read_text().count("| decode_native/triton_fused/") == 2
     assert (tmp_path / "out" / "history.png").stat().st_size > 10_000
-
-
-def test_only_some_cells(records, tmp_path):
     _, out, _ = call("history", records, "--out", tmp_path / "out", "--only", "*/cuda_fused/batch_size=8,*")
     assert "1 cell changed" in out
     code, _, err = call("history", records, "--out", tmp_path / "out", "--only", "nothing")

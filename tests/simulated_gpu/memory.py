@@ -124,10 +124,6 @@ class Operations(TorchDispatchMode):
             return memory.place(made) if wanted else made
         if name == "copy_":
             return self._copy(*args, **kwargs)
-        if any(one.dim() and not memory.holds(one) for one in tensors):
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but {name} got some on cuda:0 and some on cpu"
-            )
         if len(on_device) < len(tensors):  # scalars on the host are passed by value
             args, kwargs = _mapped(lambda one: one if memory.holds(one) else one.clone(), (args, kwargs))
         written = [args[place] if place < len(args) else kwargs.get(key) for place, key in writes]
@@ -151,18 +147,8 @@ class Operations(TorchDispatchMode):
     def _submit(self, name: str, work: Callable[[], Any], touched: list[Tensor], kind: str = "kernel") -> None:
         from tests.simulated_gpu import KERNEL_NS, Operation
 
-        blocks = -(-max((one.numel() for one in touched), default=1) // 128)
-        sizes = {one.data_ptr(): one.nbytes for one in touched}
-        self._gpu.submit(
-            Operation(
-                name,
-                self._gpu.durations.get(name, KERNEL_NS),
-                "memset" if name == "zero_" else kind,
-                work,
-                sizes,
-                (blocks, 1, 1),
-            )
-        )
+        ns, sizes = self._gpu.durations.get(name, KERNEL_NS), {one.data_ptr(): one.nbytes for one in touched}
+        self._gpu.submit(Operation(name, ns, "memset" if name == "zero_" else kind, work, sizes))
 
     def _copy(self, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         memory, gpu = self._memory, self._gpu

@@ -19,10 +19,6 @@ def gpu_run(environment, us, **header):
     return replace(factory.run(environment, cells, **header), path=f"{environment.gpu}.jsonl")
 
 
-def with_config(run, **measure):
-    return factory.with_header(run, config={"name": "mtp3", "measure": measure})
-
-
 def test_medians_ratios_and_means_over_the_points_that_all_gpus_have():
     ours = gpu_run(H200, {("fused", 1): 2.0, ("fused", 8): 8.0, ("fused", 32): 20.0})
     theirs = gpu_run(H100, {("fused", 1): 4.0, ("fused", 8): 8.0, ("chain", 8): 40.0})
@@ -47,20 +43,20 @@ def test_gpus_without_a_common_point_are_said_to_have_none():
     assert summary.title.endswith("no point was timed on all of these GPUs")
 
 
-def test_other_seeds_are_refused():
-    a, b = gpu_run(H200, {("fused", 1): 2.0}), gpu_run(H100, {("fused", 1): 4.0}, seed=3)
-    with pytest.raises(RecordError, match=r"has seed 0, NVIDIA H100\.jsonl has 3"):
-        across_gpus([a, b], "gpu_us")
+ONE = gpu_run(H200, {("fused", 1): 2.0})
+COLD = {"name": "mtp3", "measure": {"cache": "cold"}}
 
 
-def test_cold_and_hot_are_never_in_one_table():
-    hot, cold = gpu_run(H200, {("fused", 1): 2.0}), with_config(gpu_run(H100, {("fused", 1): 4.0}), cache="cold")
-    with pytest.raises(RecordError, match=r"was measured with a cold cache, NVIDIA H200\.jsonl with a hot one"):
-        across_gpus([hot, cold], "gpu_us")
-
-
-def test_what_holds_no_time_of_a_gpu_is_refused():
-    with pytest.raises(RecordError, match="is of a CPU"):
-        across_gpus([factory.sweep_run(factory.cpu_environment())], "gpu_us")
-    with pytest.raises(RecordError, match="no cell of these records has gpu_us"):
-        across_gpus([factory.run(H200, [factory.cell("o", "v", {"n": 1}, status="failed")])], "gpu_us")
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([ONE, gpu_run(H100, {("fused", 1): 4.0}, seed=3)], r"has seed 0, NVIDIA H100\.jsonl has 3"),
+        ([ONE, gpu_run(H100, {("fused", 1): 4.0}, config=COLD)], r"a cold cache, NVIDIA H200\.jsonl with a hot one"),
+        ([factory.sweep_run(factory.cpu_environment())], "is of a CPU"),
+        ([gpu_run(H200, {("fused", 1): None})], "no cell of these records has gpu_us"),
+    ],
+    ids=["another seed", "cold and hot", "a CPU", "no time"],
+)
+def test_what_is_never_in_one_table_is_refused(runs, words):
+    with pytest.raises(RecordError, match=words):
+        across_gpus(runs, "gpu_us")

@@ -38,10 +38,16 @@ def moved(probe, **shift):
     return replace(probe, **series)
 
 
-def test_a_good_timer_measures_every_known_time(calibration):
+@pytest.mark.parametrize("taken", [ESTIMATORS, (GRAPH_SLOPE, QUEUED_EVENTS)], ids=["with CUPTI", "without"])
+def test_a_good_timer_measures_every_known_time(calibration, taken):
+    if CUPTI not in taken:
+        spins = {ns: replace(probe, cupti_us=[]) for ns, probe in calibration.spins.items()}
+        own = calibration.own | {"chain": replace(calibration.own["chain"], cupti_us=[])}
+        calibration = replace(calibration, spins=spins, own=own)
+        assert estimators.constant_us(CUPTI, calibration) is None
     residuals = estimators.residuals(calibration)
-    assert len(residuals) == 3 * len(calibration.spins)
-    assert {r.estimator for r in residuals} == set(ESTIMATORS)
+    assert len(residuals) == len(taken) * len(calibration.spins)
+    assert {r.estimator for r in residuals} == set(taken)
     assert all(abs(r.error_us) < r.allowed_us for r in residuals)
     assert estimators.calibration_errors(calibration) == ()
 
@@ -76,26 +82,12 @@ def test_one_odd_sample_of_six_moves_no_queued_time(calibration):
     assert moved == pytest.approx(usual, abs=0.05)
 
 
-def test_without_cupti_two_estimators_are_judged(calibration):
-    spins = {ns: replace(probe, cupti_us=[]) for ns, probe in calibration.spins.items()}
-    without = replace(calibration, spins=spins)
-    assert {r.estimator for r in estimators.residuals(without)} == {GRAPH_SLOPE, QUEUED_EVENTS}
-
-
 def test_the_constants_are_those_of_a_launch_of_the_chain(calibration):
     assert estimators.constant_us(QUEUED_EVENTS, calibration) == pytest.approx(-0.85, abs=0.01)
     assert estimators.constant_us(CUPTI, calibration) == pytest.approx(0.05, abs=0.01)
     cold = factory.cold(calibration)
     assert estimators.constant_us(QUEUED_EVENTS, cold) == pytest.approx(-0.85, abs=0.01)
     assert estimators.constant_us(CUPTI, cold) == pytest.approx(0.2, abs=0.01)
-
-
-@pytest.mark.parametrize("without", ["cupti_us", "chain"])
-def test_there_is_no_constant_of_what_was_not_taken(calibration, without):
-    own = {name: kernel for name, kernel in calibration.own.items() if name != without}
-    if without == "cupti_us":
-        own["chain"] = replace(own["chain"], cupti_us=[])
-    assert estimators.constant_us(CUPTI, replace(calibration, own=own)) is None
 
 
 @pytest.mark.parametrize(
@@ -117,13 +109,6 @@ def test_a_time_is_confirmed_by_one_estimator_within_4_percent_or_100_ns(calibra
         assert f"graph slope {significant(values['graph'], 4)}, " in words
         assert "queued events" in words
         assert "CUPTI" in words
-
-
-@pytest.mark.parametrize(
-    ("graph", "launches"), [(5.5, 1), (5.0 + 0.3, 1), (10.0, 1), (6.0, 5)], ids=["10 %", "0.3 us", "twice", "a kernel"]
-)
-def test_an_error_of_the_graph_slope_alone_is_noticed(calibration, graph, launches):
-    assert estimators.doubt(metrics(graph=graph, launches=launches), calibration)
 
 
 @pytest.mark.parametrize("field", ["cupti_us", "stream_us"])
@@ -153,14 +138,14 @@ def test_in_another_cache_state_queued_calls_get_what_the_state_adds(calibration
 @pytest.mark.parametrize(
     ("cache", "cycles", "words"),
     [
-        (
-            "hot",
-            {"l2": 290, "memory": 690, "hot": 600},
-            "cache state hot not confirmed: a hop takes 600 cycles, 290 are expected",
-        ),
-        ("cold", {"l2": 290, "memory": 690, "cold": 680}, None),
+        ("hot", {"l2": 290, "memory": 690, "hot": 600}, "hot not confirmed: a hop takes 600 cycles, 290 are expected"),
+        ("hot", {"l2": 300, "memory": 700, "hot": 436}, None),  # within 35 % of the difference
+        ("hot", {"l2": 300, "memory": 700, "hot": 444}, "hot not confirmed"),
+        ("cold", {"l2": 300, "memory": 700, "cold": 564}, None),
+        ("cold", {"l2": 300, "memory": 700, "cold": 556}, "cold not confirmed"),
         ("serving", {"l2": 290, "memory": 690, "serving": 330, "serving_table": 300}, "serving not confirmed"),
-        ("hot", {"l2": 290, "memory": 310, "hot": 290}, "too close to tell them apart"),
+        ("hot", {"l2": 300, "memory": 388}, "too close to tell them apart"),  # 30 % more at least
+        ("hot", {"l2": 300, "memory": 392}, None),
         ("hot", {}, None),
     ],
 )
@@ -169,20 +154,6 @@ def test_the_pointer_chase_confirms_the_cache_state(calibration, cache, cycles, 
     errors = estimators.calibration_errors(chased, cache)
     assert (errors == ()) == (words is None)
     assert words is None or words in errors[0]
-
-
-@pytest.mark.parametrize("state", ["hot", "cold"])
-@pytest.mark.parametrize(("share", "confirmed"), [(0.34, True), (0.36, False)])
-def test_a_chase_comes_within_35_per_cent_of_its_level(calibration, state, share, confirmed):
-    hop = 300 + 400 * share if state == "hot" else 700 - 400 * share
-    cycles = {"l2": [300.0], "memory": [700.0], state: [hop]}
-    assert (estimators.calibration_errors(replace(calibration, chase_cycles=cycles), state) == ()) is confirmed
-
-
-@pytest.mark.parametrize(("memory", "confirmed"), [(388.0, False), (392.0, True)])
-def test_a_hop_in_memory_takes_30_per_cent_more_than_one_in_the_l2(calibration, memory, confirmed):
-    chased = replace(calibration, chase_cycles={"l2": [300.0], "memory": [memory]})
-    assert (estimators.calibration_errors(chased) == ()) is confirmed
 
 
 def test_the_event_quantum_is_the_smallest_step_between_two_times(calibration):

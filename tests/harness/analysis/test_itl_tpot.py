@@ -74,19 +74,25 @@ def test_intervals_cover_the_true_difference():
     assert held >= 85
 
 
-def test_nothing_is_modelled_from_a_cpu_time():
-    chain, other = (factory.cell("decode_flatten", name, AXES, cpu=300.0) for name in ("op_chain", "merged_chain"))
-    assert delta(SYNC, chain, other) is None
-    assert delta(ASYNC, chain, other) is None
-    assert delta(SYNC, chain, exact("cuda_fused", 2.0, 10.0)) is None
-    assert delta(SYNC, exact("op_chain", 2.0, 10.0), other) is None
+def changed(**changes):
+    return lambda cell: replace(cell, **changes)
 
 
-@pytest.mark.parametrize("status", ["mismatch", "failed", "skipped", "unavailable"])
-def test_nothing_is_modelled_from_a_cell_that_did_not_pass(status):
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        *(changed(status=status) for status in ("mismatch", "failed", "skipped", "unavailable")),
+        changed(metrics=Metrics(bytes_moved=1, cpu_us=[300.0] * 5)),
+    ],
+)
+@pytest.mark.parametrize("serving", [SYNC, ASYNC])
+def test_nothing_is_modelled_from_what_is_no_time_of_a_gpu_that_passed(serving, spoilt):
     chain, fused = exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0)
-    assert delta(SYNC, chain, replace(fused, status=status)) is None
-    assert delta(SYNC, replace(chain, status=status), fused) is None
+    assert delta(serving, chain, fused) is not None
+    for pair in ((spoilt(chain), fused), (chain, spoilt(fused)), (spoilt(chain), spoilt(fused))):
+        assert delta(serving, *pair) is None
+    of_prefill = [replace(cell, phase="prefill") for cell in (chain, fused)]  # which has no output token
+    assert delta(serving, *of_prefill) is None
 
 
 def test_a_variant_that_was_never_queued_has_no_async_delta():
@@ -100,13 +106,6 @@ def test_cells_of_two_points_cannot_be_compared():
         delta(SYNC, exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0, axes=AXES | {"batch_size": 9}))
 
 
-@pytest.mark.parametrize(
-    ("axes", "rows"), [(AXES, 4), ({"max_decode_len": 2, "next_n": 4}, 2), ({"next_n": 6}, 6), ({"batch_size": 8}, 1)]
-)
-def test_decode_length_of_a_point(axes, rows):
-    assert decode_len(axes) == rows
-
-
 def test_the_model_of_a_header():
     header = factory.run(factory.gpu_environment(), []).header
     assert serving_model_of(header) == SYNC
@@ -114,7 +113,8 @@ def test_the_model_of_a_header():
     assert serving_model_of(replace(header, config={"itl_tpot": None})) is None
 
 
-def test_an_operator_of_the_prefill_has_no_time_per_output_token():
-    baseline, cell = exact("op_chain", 40.0, 240.0), exact("triton_fused", 2.0, 30.0)
-    assert delta(SYNC, baseline, cell) is not None
-    assert delta(SYNC, *(replace(cell, phase="prefill") for cell in (baseline, cell))) is None
+@pytest.mark.parametrize(
+    ("axes", "rows"), [(AXES, 4), ({"max_decode_len": 2, "next_n": 4}, 2), ({"next_n": 6}, 6), ({"batch_size": 8}, 1)]
+)
+def test_decode_length_of_a_point(axes, rows):
+    assert decode_len(axes) == rows

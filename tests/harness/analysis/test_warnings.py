@@ -16,7 +16,6 @@ from spec_decode_bench.harness.analysis import estimators
 from spec_decode_bench.harness.analysis.warnings import doubted_cells, measurement_warnings, throttling_warnings
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.report.table import markdown
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.harness.session.messages import Ready
 from spec_decode_bench.harness.session.session import Session
@@ -60,6 +59,19 @@ def doubted_run() -> Run:
     return with_metrics(run, 0, cupti_us=[60.0] * 5, stream_us={1: [60.0] * 5, 8: [480.0] * 5})
 
 
+def throttled_run() -> Run:
+    run = factory.sweep_run(batch_sizes=(1,))
+    return with_metrics(run, 0, discarded={"software power cap": 4, "clock below 90% of the run's": 1}, disturbed=2)
+
+
+def test_repeated_samples_are_noted_by_their_reasons():
+    (table, *_) = result_tables(with_metrics(throttled_run(), 1, discarded={"software power cap": 3}))
+    repeated, kept = table.notes[-2:]
+    assert repeated.startswith("8 samples repeated")
+    assert "software power cap 7, clock below 90% of the run's 1" in repeated
+    assert "op_chain/batch_size=1,next_n=4,max_decode_len=1,padding=0.0 (2)" in kept
+
+
 def shown(draw) -> str:
     console = Console(file=io.StringIO(), width=100)
     draw(console)
@@ -69,92 +81,59 @@ def shown(draw) -> str:
 # --- uncalibrated -----------------------------------------------------------------------------------------------------
 
 
-def test_an_uncalibrated_run_says_so_on_screen_in_the_record_and_in_its_table(tmp_path):
-    run = read_run(factory.write(uncalibrated_run(), tmp_path / "run.jsonl"))
-    (reason,) = run.uncalibrated
-    text = shown(lambda console: report(console, run, tmp_path, no_plots=True))
-    assert "UNCALIBRATED: the timer of this run missed its tolerances" in text
-    assert reason in text
-    assert (tmp_path / "table.md").read_text().count(f"UNCALIBRATED: {reason}") == 2  # one for each operator
-    calm = shown(lambda console: report(console, factory.sweep_run(batch_sizes=(1,)), tmp_path, no_plots=True))
-    assert "UNCALIBRATED" not in calm
-
-
-def drawn(module, runs):
-    """The figure of a module; that of a comparison is intercepted when it is saved."""
-    if module is not regression:
-        return module.figure(runs)
-    with pytest.MonkeyPatch.context() as patch:
-        caught = []
-        patch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
-        regression.draw(compare(*([two_cells(run)] for run in runs)), None)
-    return caught[0]
-
-
 def two_cells(run: Run) -> Run:
     """Two cells of it, as a comparison is slow."""
     return replace(run, cells=run.cells[:2])
+
+
+def texts(module, runs) -> list[str]:
+    """Of the figure of a module; that of a comparison is intercepted when it is saved."""
+    caught = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
+        if module is regression:
+            regression.draw(compare(*([two_cells(run)] for run in runs)), None)
+    figure = caught[0] if caught else module.figure(runs)
+    return [text.get_text() for text in figure.findobj(Text)]
 
 
 @pytest.mark.parametrize(
     "figure", few([latency, speedup, itl_tpot, calibration, regression], 2), ids=lambda module: module.__name__
 )
 @pytest.mark.parametrize("where", ["header", "segment"])
-def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):
-    run = uncalibrated_run()
+def test_an_uncalibrated_run_says_so_on_screen_in_its_table_and_in_every_plot(figure, where, tmp_path):
+    run = read_run(factory.write(uncalibrated_run(), tmp_path / "run.jsonl"))
     if where == "segment":
         late = segment("resumed", calibration=run.header.calibration, uncalibrated=run.header.uncalibrated)
-        run = replace(
-            uncalibrated_run(uncalibrated=()), segments=[late], cells=[replace(cell, process=1) for cell in run.cells]
-        )
+        cells = [replace(cell, process=1) for cell in run.cells]
+        run = replace(uncalibrated_run(uncalibrated=()), segments=[late], cells=cells)
     sound = factory.sweep_run(batch_sizes=(1, 8))
     for runs, stamped in (([sound, run], True), ([sound, sound], False)):
-        fig = drawn(figure, runs)
-        words = [text.get_text() for text in fig.findobj(Text)]
+        words = texts(figure, runs)
         assert any(text.startswith("UNCALIBRATED — mtp3: graph slope: a spin of") for text in words) == stamped
+        text = shown(lambda console: report(console, runs[1], tmp_path, no_plots=True))  # noqa: B023 - called at once
+        assert ("UNCALIBRATED: the timer of this run missed its tolerances" in text) == stamped
+        marks = (tmp_path / "table.md").read_text().count("UNCALIBRATED: graph slope: a spin of 20.00 us")
+        assert marks == (2 if stamped else 0)  # one for each operator
 
 
 # --- doubted cells, throttled samples, cells without an audit ---------------------------------------------------------
 
 
-def test_a_doubted_cell_is_marked_and_named_with_its_values():
-    run = doubted_run()
-    (key,) = doubted_cells(run, run.cells)
-    assert key == run.cells[0].key
-    text = markdown(result_tables(run))
-    assert "? op_chain/batch_size=1" in text
-    assert "CUPTI" in text
-    assert doubted_cells(factory.sweep_run(), factory.sweep_run().cells) == {}
-
-
-def test_samples_repeated_or_kept_while_the_gpu_was_throttled_are_noted_below_the_table():
-    run = factory.sweep_run(batch_sizes=(1,))
-    run = with_metrics(run, 0, discarded={"software power cap": 4, "clock below 90% of the run's": 1}, disturbed=2)
-    run = with_metrics(run, 1, discarded={"software power cap": 3})
-    (table, *_) = result_tables(run)
-    repeated, kept = table.notes[-2:]
-    assert repeated.startswith("8 samples repeated")
-    assert "software power cap 7, clock below 90% of the run's 1" in repeated
-    assert kept.startswith("! 2 samples kept")
-    assert "op_chain/batch_size=1,next_n=4,max_decode_len=1,padding=0.0 (2)" in kept
-    marked = [entry.text for row in table.rows for entry in row if entry.text.endswith("!")]
-    assert len(marked) == 1
-    assert throttling_warnings(factory.sweep_run().cells) == []
-
-
 @pytest.mark.parametrize(
-    ("flawed", "words"),
+    ("flawed", "words", "mark"),
     [
-        (uncalibrated_run(), "UNCALIBRATED: graph slope: a spin of 20.00 us"),
-        (doubted_run(), "no second estimator confirms 1 cell: decode_flatten/op_chain/batch_size=1"),
-        (
-            with_metrics(factory.sweep_run(batch_sizes=(1,)), 0, disturbed=2),
-            "! 2 samples kept although the GPU was still throttled",
-        ),
+        (uncalibrated_run(), "UNCALIBRATED: graph slope: a spin of 20.00 us", None),
+        (doubted_run(), "no second estimator confirms 1 cell: decode_flatten/op_chain/batch_size=1", "?"),
+        (throttled_run(), "! 2 samples kept although the GPU was still throttled", "!"),
     ],
     ids=["uncalibrated", "doubted", "throttled"],
 )
-def test_a_comparison_warns_of_either_side(flawed, words):
+def test_a_table_and_a_comparison_warn_of_either_side(flawed, words, mark):
+    (table, *_) = result_tables(flawed)
+    if mark:
+        assert len([entry for row in table.rows for entry in row if entry.text.endswith(mark)]) == 1
+        assert any(note.startswith(f"{mark} ") and "op_chain/batch_size=1" in note for note in table.notes)
     sound, flawed = two_cells(factory.sweep_run(batch_sizes=(1,))), two_cells(flawed)
     for runs, side in (((sound, flawed), "head"), ((flawed, sound), "base")):
         comparison = compare(*([run] for run in runs))
@@ -163,6 +142,8 @@ def test_a_comparison_warns_of_either_side(flawed, words):
         assert f"- ⚠️ {side}: {words}" in comparison_markdown(comparison)
     assert "⚠️" not in comparison_markdown(compare([sound], [sound]))
     assert measurement_warnings([sound]) == []
+    assert doubted_cells(sound, sound.cells) == {}
+    assert throttling_warnings(sound.cells) == []
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------
@@ -181,25 +162,17 @@ def examine(monkeypatch):
     return one
 
 
-def test_doctor_on_a_calibrated_timer(examine, tmp_path):
-    healthy, text = examine(
-        Ready(factory.gpu_environment(), factory.calibration(np.random.default_rng(0)), {}), tmp_path
-    )
-    assert healthy
-    assert "calibrated: every estimator measures every known time within its tolerance" in text
+@pytest.mark.parametrize("off_ns", [0, 400])
+def test_doctor_says_whether_the_timer_is_calibrated(off_ns, examine, tmp_path):
+    healthy, text = examine(Ready(factory.gpu_environment(notes=("NVML refused",)), off_by(off_ns), {}), tmp_path)
+    assert healthy == (not off_ns)
+    assert ("UNCALIBRATED" in text) == bool(off_ns)
+    assert ("calibrated: every estimator measures every known time within its tolerance" in text) == healthy
     assert "SM clock under load 1980 MHz" in text
-    record = read_run(tmp_path / "run.jsonl")
-    assert (record.header.name, record.uncalibrated, record.cache) == ("doctor", (), "serving")
-    assert (tmp_path / "calibration.png").stat().st_size > 10_000
-
-
-def test_doctor_on_a_timer_that_is_off(examine, tmp_path):
-    healthy, text = examine(Ready(factory.gpu_environment(notes=("NVML refused",)), off_by(400), {}), tmp_path)
-    assert not healthy
-    assert "UNCALIBRATED" in text
     assert "note: NVML refused" in text
-    assert "calibrated: every estimator" not in text
-    assert read_run(tmp_path / "run.jsonl").uncalibrated
+    record = read_run(tmp_path / "run.jsonl")
+    assert (record.header.name, bool(record.uncalibrated), record.cache) == ("doctor", not healthy, "serving")
+    assert (tmp_path / "calibration.png").stat().st_size > 10_000
 
 
 def test_doctor_without_a_gpu_has_nothing_to_calibrate_and_is_fine(tmp_path, monkeypatch):

@@ -4,8 +4,6 @@
 
 import json
 import re
-import signal
-from contextlib import contextmanager
 
 import pytest
 import yaml
@@ -29,29 +27,12 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "2000")
 
 
-@contextmanager
-def at_most(seconds):
-    """Turns an endless loop into a failure."""
-
-    def give_up(*_):
-        raise TimeoutError(f"not done after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def refused(capsys, text, *flags):
     """What the command line says of a configuration that it must not accept."""
     if text is not None:
         with open("c.yaml", "wb") as file:
             file.write(text if isinstance(text, bytes) else text.encode())
-    with at_most(20):
-        code = bench.main(["c.yaml", "--plan", *flags])
+    code = bench.main(["c.yaml", "--plan", *flags])
     out, err = capsys.readouterr()
     assert code == 2, f"exit code {code}, stdout: {out}"
     assert out == ""
@@ -61,35 +42,16 @@ def refused(capsys, text, *flags):
     return err.removeprefix("error: ").rstrip("\n")
 
 
-@pytest.mark.parametrize("number", ["1e4", "1.e+4"])
-def test_a_number_with_an_exponent_is_a_number(number, tmp_path):
-    (tmp_path / "c.yaml").write_text(GOOD + f"itl_tpot: {{model_step_us: {number}, acceptance: 75e-2}}\n")
-    itl_tpot = load("c.yaml", parse_overrides([f"measure.time_budget_s={number}"])).config.itl_tpot
-    assert (itl_tpot.model_step_us, itl_tpot.acceptance) == (float(number), 0.75)
-
-
 LOCATED = {
     "unknown key": ("nam: t\n" + GOOD, "c.yaml:1: nam: unknown key; did you mean name?"),
-    "unknown key in measure": (
-        GOOD + "measure:\n  seed: 1\n  min_round: 3\n",
-        "c.yaml:7: measure.min_round: unknown key; did you mean min_rounds?",
-    ),
     "unknown axis": (GRID + "paddin: 0.1\n", "c.yaml:5: sweep[0].paddin: unknown axis 'paddin'; did you mean padding?"),
     "item of a list over several lines": (
         GOOD.replace("[1, 2]", "\n    - 1\n    - x\n"),
         "c.yaml:6: sweep[0].batch_size[1]: must be an integer",
     ),
-    "unknown form of lengths": (
-        GRID + "context_len: {unifrm: [1, 2]}\n",
-        "c.yaml:5: sweep[0].context_len: must be a positive integer, {uniform",
-    ),
     "row longer than configured": (
         GRID + "next_n: 2\n    max_decode_len: [1, 3]\n",
         "c.yaml:6: sweep[0].max_decode_len: decode_native: max_decode_len (3) must not exceed next_n (2)",
-    ),
-    "batch over capacity": (
-        GOOD.replace("2]", "9000]"),
-        "c.yaml:4: sweep[0].batch_size: decode_native: batch_size x max_decode_len (9000 x 4)",
     ),
     "unknown operator": (
         GOOD.replace("[decode_native]", "[decode_native, decode_flaten]"),
@@ -98,10 +60,6 @@ LOCATED = {
     "variants match nothing": (
         GOOD + "variants: [flat*, chian]\n",
         "c.yaml:5: variants[1]: no variant matches 'chian'; did you mean chain?",
-    ),
-    "a defect is not timed": (
-        GOOD + "variants: [missing_clamp]\n",
-        "c.yaml:5: variants[0]: no variant matches 'missing_clamp'",
     ),
     "least above most": (
         GOOD + "measure:\n  min_rounds: 50\n",
@@ -118,7 +76,6 @@ LOCATED = {
     "nested without end": ("name: " + "[" * 5000, "c.yaml: not readable as YAML: "),
     "code in a tag": (GOOD + "measure: !!python/object/apply:os.abort []\n", "c.yaml:5: not readable as YAML: "),
     "contains itself": ("name: t\noperators: [decode_native]\nsweep: &a [*a]\n", "c.yaml"),
-    "binary file": (bytes(range(256)), "c.yaml: not a text file"),
     "no sweep at all": ("name: t\noperators: [decode_native]\n", "c.yaml: the key sweep is missing"),
 }
 
@@ -130,22 +87,24 @@ def test_a_faulty_file_is_one_sentence_with_its_place(case, capsys):
     assert message.startswith(start), message
 
 
-OVERRIDDEN = {
-    "value no YAML": ("batch_size=[", "--set batch_size=[: the value is not YAML"),
-    "unknown axis": ("bach_size=3", "--set bach_size: unknown axis 'bach_size'; did you mean batch_size?"),
-    "breaks a rule": ("max_decode_len=9", "max_decode_len (9) must not exceed next_n (4)"),
-}
-
-
-@pytest.mark.parametrize("case", OVERRIDDEN)
-def test_a_faulty_override_is_one_sentence(case, capsys):
-    text, part = OVERRIDDEN[case]
-    assert part in refused(capsys, GOOD, "--set", text)
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("batch_size=[", "--set batch_size=[: the value is not YAML"),
+        ("bach_size=3", "--set bach_size: unknown axis 'bach_size'; did you mean batch_size?"),
+        ("max_decode_len=9", "max_decode_len (9) must not exceed next_n (4)"),
+    ],
+)
+def test_a_faulty_override_is_one_sentence(override, part, capsys):
+    assert part in refused(capsys, GOOD, "--set", override)
 
 
 def test_a_missing_file_is_named_with_the_nearest_one(capsys, tmp_path):
     (tmp_path / "c2.yaml").write_text(GOOD)
     assert refused(capsys, None).endswith("did you mean c2.yaml?")
+    with pytest.raises(ConfigError, match=r"did you mean (\S+)\?") as raised:
+        load("confgs/mtp3.yaml")
+    assert load(re.search(r"did you mean (\S+)\?", str(raised.value))[1]).config.name == "mtp3"
 
 
 @pytest.mark.parametrize("name", ["native", "configs/native.yaml"])  # the command is not taken for gate
@@ -159,37 +118,18 @@ def test_a_shipped_configuration_is_found_by_name_in_any_folder(name, capsys, tm
     assert capsys.readouterr().err.startswith(f"error: {name}: the key ")
 
 
-def test_a_misspelt_path_names_a_configuration_that_is_found_from_anywhere():
-    with pytest.raises(ConfigError, match=r"did you mean (\S+)\?") as raised:
-        load("confgs/mtp3.yaml")
-    assert load(re.search(r"did you mean (\S+)\?", str(raised.value))[1]).config.name == "mtp3"
-
-
-def test_a_value_is_taken_as_it_stands():
-    """Defaults, every section and an alias: what a legal file says arrives unchanged."""
+@pytest.mark.parametrize("number", ["1e4", "1.e+4"])
+def test_a_value_is_taken_as_it_stands(number):
+    """An alias, and a number with an exponent."""
     with open("c.yaml", "w") as file:
         file.write(
             "name: x\noperators: [a]\nsweep: [&first {b: [1]}, {<<: *first, c: 2}]\n"
-            "measure: {seed: 5, time_budget_s: 2, graph_copies: [1, 3]}\n"
-            "itl_tpot: {model_step_us: 9000, acceptance: 1}\n"
+            f"measure: {{seed: 5, graph_copies: [1, 3]}}\nitl_tpot: {{model_step_us: {number}, acceptance: 75e-2}}\n"
         )
-    config = load("c.yaml").config
+    config = load("c.yaml", parse_overrides([f"measure.time_budget_s={number}", "variants=x*"])).config
     assert config.sweep == [{"b": [1]}, {"b": [1], "c": 2}]
-    assert (config.variants, config.measure) == ("all", Measure(seed=5, time_budget_s=2.0, graph_copies=(1, 3)))
-    assert (config.itl_tpot.model_step_us, config.itl_tpot.acceptance, config.itl_tpot.scheduling) == (
-        9000.0,
-        1.0,
-        "sync",
-    )
-
-
-def test_an_override_of_an_axis_reaches_every_grid_and_a_dotted_key_its_section():
-    with open("c.yaml", "w") as file:
-        file.write("name: x\noperators: [a]\nsweep: [{b: 1}, {c: 2}]\n")
-    config = load("c.yaml", parse_overrides(["b=[8, 9]", "measure.seed=4", "variants=x*"])).config
-    assert config.sweep == [{"b": [8, 9]}, {"c": 2, "b": [8, 9]}]
-    assert config.measure.seed == 4
-    assert config.variants == "x*"
+    assert config.measure == Measure(seed=5, time_budget_s=float(number), graph_copies=(1, 3))
+    assert (config.variants, config.itl_tpot.model_step_us, config.itl_tpot.acceptance) == ("x*", float(number), 0.75)
 
 
 # --- generated configurations -----------------------------------------------------------------------------------------

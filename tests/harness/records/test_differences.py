@@ -7,7 +7,6 @@ from spec_decode_bench.harness.records.differences import (
     IGNORED,
     NOTED,
     REFUSED,
-    Difference,
     changed_source,
     check_together,
     differences,
@@ -87,13 +86,6 @@ def test_cells_in_one_record_come_from_one_kind_of_machine_and_one_version():
     machine = {"device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty"}
     assert REFUSED["one_record"] == machine | {"packages", "checkouts"}
     assert REFUSED["merge"] > REFUSED["one_record"]
-
-
-def test_a_cold_cache_is_a_state_and_a_setting():
-    hot, cold = record(), with_settings(cache="cold")
-    assert differences(hot, cold, "history") == [Difference("cache state", "hot", "cold")]
-    assert names(hot, cold, "compare") == ["cache state", "config.measure.cache"]
-    assert names(hot, cold, "any_config") == ["cache state"]
 
 
 def test_the_device_model_is_the_gpu_and_of_a_cpu_run_the_processor():

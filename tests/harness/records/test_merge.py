@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from spec_decode_bench.harness.records.merge import merge, missing_shards
-from spec_decode_bench.harness.records.schema import RecordError, Run
+from spec_decode_bench.harness.records.schema import RecordError, Run, Segment
 from spec_decode_bench.harness.report.tables import result_tables
 from tests import factory
 
@@ -18,27 +18,20 @@ def piece(shard: str | None, sizes, seed=0, environment=None, **header) -> Run:
     return replace(run, path=f"{shard}.jsonl")
 
 
-def test_every_piece_keeps_its_calibration():
+def test_every_piece_keeps_its_calibration_and_its_segments():
     pieces = [piece(f"{i}/3", [i, i + 3]) for i in (1, 2, 3)]
     pieces[1] = factory.with_header(pieces[1], uncalibrated=("off by 80 ns",), seconds={"start": 2.5})
+    later = Segment(process=1, started="", why="resumed", environment=factory.gpu_environment())
+    pieces[2] = replace(pieces[2], segments=[later], cells=[replace(one, process=1) for one in pieces[2].cells])
     merged = merge(pieces)
     assert [cell.key for cell in merged.cells] == [cell.key for part in pieces for cell in part.cells]
-    calibration = {cell.key: part.header.calibration for part in pieces for cell in part.cells}
+    calibration = {cell.key: part.calibration_of(cell) for part in pieces for cell in part.cells}
     assert all(merged.calibration_of(cell) == calibration[cell.key] for cell in merged.cells)
     assert merged.uncalibrated == ("off by 80 ns",)
-    assert [part.seconds for part in merged.segments] == [{"start": 2.5}, {}]
+    of_segments = [(part.process, part.why, part.seconds) for part in merged.segments]
+    assert of_segments == [(1, "shard 2/3", {"start": 2.5}), (2, "shard 3/3", {}), (3, "resumed", {})]
+    assert [cell.process for cell in merged.cells] == [0] * 4 + [1] * 4 + [3] * 4
     assert merged.header.shard is None
-
-
-def test_segments_of_a_piece_move_with_its_cells():
-    from tests.harness.session.test_resume import segment
-
-    second = piece("2/2", [2])
-    cells = [replace(cell, process=i) for i, cell in enumerate(second.cells)]
-    second = replace(second, cells=cells, segments=[segment("resumed")])
-    merged = merge([piece("1/2", [1]), second])
-    assert [(segment.process, segment.why) for segment in merged.segments] == [(1, "shard 2/2"), (2, "resumed")]
-    assert [cell.process for cell in merged.cells] == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -48,31 +41,16 @@ def test_segments_of_a_piece_move_with_its_cells():
             piece("2/2", [2], seed=1),
             "1/2.jsonl has seed 0, 2/2.jsonl has 1; only shards of one sweep, on one kind of machine",
         ),
-        (piece("2/2", [2], name="other"), "has name mtp3, 2/2.jsonl has other"),
-        (
-            piece("2/2", [2], config={"name": "mtp3", "measure": {"cache": "hot"}}),
-            "has config.itl_tpot.model_step_us 12000.0, 2/2.jsonl has none",
-        ),
         (piece("2/2", [2], sources={"k.cu": "b"}), "has k.cu a, 2/2.jsonl has b"),
-        (
-            piece("2/2", [2], environment=factory.gpu_environment(gpu="NVIDIA L4")),
-            "1/2.jsonl has gpu NVIDIA H200, 2/2.jsonl has NVIDIA L4",
-        ),
         (piece("2/2", [1]), "both hold o/op_chain/n=1"),
         (piece("2/3", [2]), "shards of sweeps cut into 2 and 3 parts"),
     ],
-    ids=["seed", "name", "config", "sources", "gpu", "duplicate", "cut"],
+    ids=["seed", "sources", "duplicate", "cut"],
 )
 def test_pieces_that_do_not_belong_together_are_refused(other, sentence):
     with pytest.raises(RecordError) as refused:
         merge([piece("1/2", [1], sources={"k.cu": "a", "other.cu": "c"}), other])
     assert sentence in str(refused.value)
-
-
-def test_a_header_with_keys_of_no_cell_is_merged_all_the_same():
-    run = piece(None, [1])
-    odd = factory.with_header(run, cells=("x", *run.header.cells))
-    assert merge([odd]).header.cells == ("x", *run.header.cells)
 
 
 def test_a_merged_run_is_shown_in_the_order_of_the_sweep():

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from spec_decode_bench.harness.records.schema import Segment
+from spec_decode_bench.harness.records.schema import Segment, cell_key, split_key
 from spec_decode_bench.harness.records.select import chosen, is_chosen
 from tests import factory
 
@@ -43,3 +43,8 @@ def test_a_filtered_run_keeps_the_calibration_of_every_cell():
     assert {cell.variant for cell in kept.cells} == {"cuda_fused"}
     assert [kept.calibration_of(cell) for cell in kept.cells] == [run.calibration_of(cell) for cell in kept.cells]
     assert {id(kept.calibration_of(cell)) for cell in kept.cells} == {id(other), id(run.header.calibration)}
+
+
+def test_the_key_of_a_cell_is_split_into_its_parts():
+    parts = ("decode_native", "flat_view", "batch_size=8,file=a/b")
+    assert split_key(cell_key(*parts)) == parts

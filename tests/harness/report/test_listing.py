@@ -32,10 +32,6 @@ def test_json_says_for_every_variant_and_check_whether_it_is_waived(capsys):
     assert catalog["unavailable_files"] == {}
 
 
-def test_an_operator_names_the_configurations_that_measure_it(capsys):
-    assert "\nmeasured by full, k_gather, upstream, vllm\n" in listed(capsys, "k_quant_gather")
-
-
 def test_an_operator_is_defined_by_its_own_module():
     """decode_step has the classes of decode_flatten."""
     text = {name: "\n".join(defined(operator)) for name, operator in CATALOG.operators.items()}

@@ -53,9 +53,6 @@ def test_known_failures_stand_below(rows):
     limited = [replace(cell, known_failures={"negative lengths*": "clamped before"}) for cell in rows[0].cells]
     table = overview.overview_table([rows[0]._replace(cells=limited)])
     assert any("negative lengths" in note for note in table.notes)
-
-
-def test_a_point_that_no_record_has_is_an_error():
     with pytest.raises(RecordError, match="batch_size=7"):
         overview.rows_at([run_at({"batch_size": 128}, SPEEDS)], "batch_size=7*")
 

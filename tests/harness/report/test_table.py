@@ -5,7 +5,6 @@ import io
 import pytest
 from rich.console import Console
 
-from spec_decode_bench.harness.records.schema import cell_key, split_key
 from spec_decode_bench.harness.report.console import print_table
 from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown, markdown_rows, number_column
 
@@ -37,8 +36,3 @@ def test_a_terminal_loses_no_text(width):
     assert max(map(len, text.splitlines())) <= width
     words = {word for row in TABLE.rows for entry in row for word in f"{entry.text} {entry.below}".split()}
     assert words <= set(text.split())
-
-
-def test_the_key_of_a_cell_is_split_into_its_parts():
-    parts = ("decode_native", "flat_view", "batch_size=8,file=a/b")
-    assert split_key(cell_key(*parts)) == parts

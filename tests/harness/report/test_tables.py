@@ -51,6 +51,7 @@ def numbers(text: str) -> set[str]:
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 300])
 def test_no_terminal_cuts_a_number_of_a_table(width):
     tables = result_tables(long_run())
+    assert len(tables) == 2, "times, and what is modelled of them"
     text = shown(width, lambda console: print_tables(console, tables))
     assert max(map(len, text.splitlines())) <= width
     assert numbers(text) == numbers(shown(10_000, lambda console: print_tables(console, tables)))
@@ -69,13 +70,6 @@ def cpu_table(times: dict[str, float | None], points: int = 2, **cell):
     return table
 
 
-def test_a_table_with_times_says_what_they_are():
-    table = cpu_table({"op_chain": 40.0, "merged_chain": 20.0})
-    assert "not a GPU time" in table.title
-    assert "op_chain" in table.title
-    assert any(note.startswith("* fastest of its row") for note in table.notes)
-
-
 @pytest.mark.parametrize("points", [1, 2])
 def test_a_table_without_a_time_promises_none(points):
     table = cpu_table({"triton_fused": None, "op_chain": None}, points)
@@ -86,22 +80,25 @@ def test_a_table_without_a_time_promises_none(points):
     if points > 1:
         assert "triton_fused, all 2 points: passed" in table.notes
         assert "|" not in markdown([table])
-
-
-def test_variants_without_a_baseline_have_no_ratio_and_a_lone_one_no_star():
-    alone = cpu_table({"merged_chain": 20.0})
-    assert "op_chain" not in alone.title
-    assert not any("*" in text for text in (*alone.notes, *(entry.text for row in alone.rows for entry in row)))
-    two = cpu_table({"merged_chain": 20.0, "compiled_chain": 10.0})
-    assert "times faster" not in two.title
-    assert two.notes[0].startswith("* fastest of its row")
-
-
-def test_gpu_runs_without_a_time_have_no_copy_bound_and_no_modelled_table():
     cells = [factory.cell("decode_flatten", name, {"batch_size": 8}) for name in ("op_chain", "cuda_fused")]
     (table,) = result_tables(factory.run(factory.gpu_environment(), cells))
     assert (table.title, table.heads[-2:]) == ("decode_flatten: no GPU time", ("op_chain", "cuda_fused"))
-    assert len(result_tables(long_run())) == 2
+
+
+@pytest.mark.parametrize(
+    ("times", "baseline", "star"),
+    [
+        ({"op_chain": 40.0, "merged_chain": 20.0}, True, True),
+        ({"merged_chain": 20.0}, False, False),
+        ({"merged_chain": 20.0, "compiled_chain": 10.0}, False, True),
+    ],
+)
+def test_a_table_claims_a_baseline_and_a_fastest_variant_only_where_it_has_them(times, baseline, star):
+    table = cpu_table(times)
+    assert "not a GPU time" in table.title
+    assert ("op_chain" in table.title) == ("times faster" in table.title) == baseline
+    assert any(note.startswith("* fastest of its row") for note in table.notes) == star
+    assert any("*" in entry.text for row in table.rows for entry in row) == star
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 5e-324])

@@ -81,15 +81,9 @@ def test_another_machine_has_another_key(changed, catalog):
     assert key(factory.gpu_environment(**changed), catalog=catalog) != key(catalog=catalog)
 
 
-def test_a_source_changed_with_the_same_time_stamp_and_size(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(MINE.format(line="A = 1"))
-    status, before = file.stat(), key(file=file)
-    file.write_text(MINE.format(line="A = 2"))
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert file.stat().st_size == status.st_size
-    assert None not in (before, key(file=file))
-    assert key(file=file) != before
+def test_with_kernels_from_a_folder_nothing_is_remembered(catalog):
+    environment = factory.gpu_environment(compiler_settings={"TRITON_KERNEL_OVERRIDE": "1"})
+    assert key(environment, catalog=catalog) is None
 
 
 @pytest.mark.parametrize("line", ["import yaml", "from yaml import load"])
@@ -140,34 +134,24 @@ def test_without_a_folder_nothing_is_remembered(value, monkeypatch):
     assert proofs.load({"v": "a"}) == {}
 
 
-def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_path, monkeypatch):
+@pytest.mark.parametrize("here", [True, False])
+def test_a_proof_of_this_machine_is_believed_but_no_wrong_result(here, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(MINE.format(line=""))  # it writes nothing
-    monkeypatch.setattr(evaluator, "check_variant", lambda *_, **__: pytest.fail("an edge case was run"))
-    measure = Measure(max_rounds=3, min_rounds=3)
-    owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "mine.py"),), 0, measure, timed=True))
-    operator = owner.catalog.operators["decode_native"]
-    variants = [owner.catalog.find("decode_native", name) for name in ("chain_clamp", "mine")]
-    item = task_of(operator, operator.complete({"batch_size": 3}), variants)
-    machine = proofs.machine_hash(owner.bring_up())
-    proof = Proof(key="a", verified_at="2026", gpu_id="b")
-    item = replace(item, budget_s=0.1, proven=dict.fromkeys(item.variants, proof), machine=machine)
-    found = measured(owner, item, machine)
-    assert {name: cell.status for name, cell in found.items()} == {"chain_clamp": "passed", "mine": "mismatch"}
-    assert {name: cell.proof for name, cell in found.items()} == {"chain_clamp": proof, "mine": None}
-
-
-def test_a_worker_on_another_machine_does_not_believe(monkeypatch):
     checked = []
     monkeypatch.setattr(evaluator, "check_variant", lambda operator, variant, *_, **__: checked.append(variant) or [])
-    owner = evaluator.Evaluator(Job("cpu", (), 0, Measure(max_rounds=3, min_rounds=3), timed=True))
-    here = proofs.machine_hash(owner.bring_up())
-    operator, variant = owner.catalog.operators["decode_native"], owner.catalog.find("decode_native", "chain_clamp")
-    item = task_of(operator, operator.complete({"batch_size": 3}), [variant])
-    proven = {"chain_clamp": Proof(key="a", verified_at="2026")}
-    machine = proofs.machine_hash(factory.gpu_environment())
-    found = measured(owner, replace(item, budget_s=0.1, proven=proven, machine=machine), here)
-    assert checked == [variant]
-    assert found["chain_clamp"].proof is None
+    measure = Measure(max_rounds=3, min_rounds=3)
+    owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "mine.py"),), 0, measure, timed=True))
+    operator, names = owner.catalog.operators["decode_native"], ("chain_clamp", "mine")
+    variants = [owner.catalog.find("decode_native", name) for name in names]
+    proof, own = Proof(key="a", verified_at="2026", gpu_id="b"), proofs.machine_hash(owner.bring_up())
+    machine = own if here else proofs.machine_hash(factory.gpu_environment())
+    item = task_of(operator, operator.complete({"batch_size": 3}), variants)
+    item = replace(item, budget_s=0.1, proven=dict.fromkeys(names, proof), machine=machine)
+    found = measured(owner, item, own)
+    if here:
+        assert [found[name].status for name in names] == ["passed", "mismatch"]
+    assert [found[name].proof for name in names] == [proof if here else None, None]
+    assert checked == ([] if here else variants)
 
 
 def test_variables_that_change_what_compilers_make_are_described(monkeypatch, tmp_path):
@@ -180,17 +164,8 @@ def test_variables_that_change_what_compilers_make_are_described(monkeypatch, tm
     assert "TRITON_CACHE_DIR" not in before
     tool.write_text("2")
     assert describe("cpu").compiler_settings["TRITON_PTXAS_PATH"] != before["TRITON_PTXAS_PATH"]
-
-
-def test_what_inductor_sets_itself_is_no_setting(monkeypatch):
-    before = describe("cpu").compiler_settings
     monkeypatch.setenv("TRITON_PTXAS_PATH", str(Path(torch.__file__).parent / "bin" / "ptxas"))
-    assert describe("cpu").compiler_settings == before
-
-
-def test_with_kernels_from_a_folder_nothing_is_remembered(catalog):
-    environment = factory.gpu_environment(compiler_settings={"TRITON_KERNEL_OVERRIDE": "1"})
-    assert key(environment, catalog=catalog) is None
+    assert "TRITON_PTXAS_PATH" not in describe("cpu").compiler_settings, "Inductor sets it itself"
 
 
 def test_a_proof_names_the_gpu_that_verified(catalog):
@@ -206,16 +181,21 @@ def test_a_proof_names_the_gpu_that_verified(catalog):
     assert remembered.passed == {"decode_native/a": "second", "decode_native/b": "first"}
 
 
-def test_a_proof_is_forgotten_when_its_variant_fails(monkeypatch):
-    """Also by a run that did not look at it (--reverify)."""
-    remember("k")
-    environment = factory.cpu_environment()
+@pytest.mark.parametrize(
+    ("seen", "now", "stored"),
+    [("", "k", True), ("P", "k", True), ("P", "other", False), ("PM", "k", False)],
+    ids=["kept", "passed", "the sources changed during the run", "failed, also with --reverify"],
+)
+def test_what_is_remembered_is_that_all_cells_of_one_code_passed(seen, now, stored, monkeypatch):
     cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
-    remembered = _Remembered(None, environment, {cell.variant_id: "k"}, {}, {0: None})
-    remembered.see(cell)
-    remembered.see(replace(cell, status=Status.MISMATCH))
+    if now == "k":
+        remember("k")
+    monkeypatch.setattr(_Remembered, "_keys_now", lambda self: {cell.variant_id: now})
+    remembered = _Remembered(None, factory.cpu_environment(), {cell.variant_id: "k"}, {}, {0: None})
+    for status in seen:
+        remembered.see(replace(cell, status={"P": Status.PASSED, "M": Status.MISMATCH}[status]))
     remembered.keep()
-    assert proofs.load({"v": "k"}) == {}
+    assert (proofs.load({"v": "k"}) != {}) is stored
 
 
 def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
@@ -246,18 +226,6 @@ def test_an_audit_is_remembered_for_its_point_and_cache(monkeypatch):
     assert run(proofs.load({cell.variant_id: "k"})) == [{}, {}]
 
 
-def test_a_source_that_changes_during_the_run_proves_nothing(monkeypatch):
-    environment = factory.cpu_environment()
-    cell = factory.cell("decode_native", "a", {"batch_size": 1}, 1.0)
-    for now, stored in (("k", True), ("other", False)):
-        monkeypatch.setattr(_Remembered, "_keys_now", lambda self, now=now: {cell.variant_id: now})
-        remembered = _Remembered(None, environment, {cell.variant_id: "k"}, {}, {0: None})
-        remembered.see(cell)
-        remembered.keep()
-        assert (proofs.load({"v": "k"}) != {}) is stored
-        proofs.forget("k")
-
-
 def test_a_poisoned_cache_is_never_believed(tmp_path, monkeypatch):
     """A whole run for each poison. The kernel is right at the point of the run and wrong at another one."""
     monkeypatch.chdir(tmp_path)
@@ -265,7 +233,7 @@ def test_a_poisoned_cache_is_never_believed(tmp_path, monkeypatch):
     helper = Path("mine.py")
     helper.write_text(RIGHT.format(more="0"))
     run = ("tiny.yaml", "--device", "cpu", "--no-plots", "--seed", "3", "--variants", "mine.py")
-    run += ("--set", "variants=[mine]", "--set", "baseline=mine")
+    run += ("--set", "variants=[mine]", "--set", "baseline=mine", "--set", "sweep=[{batch_size: 3}]")
 
     def verdict(folder, *more):
         call(*run, "--out", folder, *more)
@@ -273,8 +241,9 @@ def test_a_poisoned_cache_is_never_believed(tmp_path, monkeypatch):
         return cell.status, cell.proof is not None
 
     assert verdict("first") == ("passed", False)
+    (proof,) = Path(os.environ[proofs.FOLDER]).iterdir()
     assert verdict("again") == ("passed", True)
-    proof = next(Path(os.environ[proofs.FOLDER]).iterdir())
+    assert verdict("reverified", "--reverify") == verdict("other inputs", "--seed", "4") == ("passed", False)
     good = proof.read_bytes()
 
     proof.write_bytes(good.replace(b"2", b"3", 1))
@@ -291,17 +260,6 @@ def test_a_poisoned_cache_is_never_believed(tmp_path, monkeypatch):
     assert verdict("put back") == ("passed", True)
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
     assert verdict("other compiler") == ("passed", False)
-
-
-def test_the_second_run_believes_the_first(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("tiny.yaml").write_text(TINY)
-    run = ("tiny.yaml", "--device", "cpu", "--no-plots", "--seed", "3", "--only", "*/chain_clamp/*", "--out")
-    for folder, more in (("1", ()), ("2", ()), ("3", ("--reverify",)), ("4", ("--seed", "4"))):
-        code, out, err = call(*run, folder, *more)
-        assert code == 0, err
-        assert ("--reverify repeats" in " ".join(out.split())) is (folder == "2")
-        assert all((cell.proof is not None) is (folder == "2") for cell in read_run(f"{folder}/run.jsonl").cells)
 
 
 def _imported(suite):

@@ -4,7 +4,6 @@ stays.
 
 import os
 import time
-from contextlib import nullcontext
 
 import pytest
 
@@ -24,6 +23,8 @@ ENDS = {
     "panics": "the worker process could not go on: Panic: at the disco",
     "returns_what_cannot_be_encoded": "the worker process could not go on: TypeError: Encoding objects",
     "hangs": "the worker process did not respond for 0.5 s (measure.timeout_s)",
+    "closes_its_pipe": "the worker process closed its pipe without ending",
+    "writes_into_the_pipe": "unreadable message from the worker process (",
 }
 
 
@@ -51,8 +52,10 @@ def ask(one, name, hear=lambda event: None):
 def test_a_worker_answers_and_ends_when_it_is_asked_to(start):
     one = start()
     assert isinstance(one.ready(), Ready)
+    told = []
     for _ in range(2):
-        assert [outcome.variant for outcome in ask(one, "fine").outcomes] == ["fine"]
+        assert [outcome.variant for outcome in ask(one, "fine", told.append).outcomes] == ["fine"]
+    assert [type(event) for event in told] == [Heartbeat, Checked] * 2
     began = time.monotonic()
     one.close(wait_s=60)
     assert time.monotonic() - began < 60, "it was killed"
@@ -61,11 +64,14 @@ def test_a_worker_answers_and_ends_when_it_is_asked_to(start):
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_whatever_ends_a_worker_is_one_sentence(name, start, capfd):
-    one = start(timeout_s=0.5 if name == "hangs" else 60)
+def test_whatever_ends_a_worker_is_one_sentence(name, start, monkeypatch, capfd):
+    monkeypatch.setattr(worker, "EXIT_LIMIT_S", 0.2)
+    one, told = start(timeout_s=0.5 if name == "hangs" else 60), []
     assert isinstance(one.ready(), Ready)
     with pytest.raises(WorkerDied) as died:
-        ask(one, name)
+        ask(one, name, told.append)
+    assert told[0] == Heartbeat((name,)), "what it tells arrives before its end"
+    assert isinstance(told[1], Checked)
     assert str(died.value).startswith(ENDS[name])
     assert "\n" not in str(died.value)
     assert isinstance(died.value, WorkerSilent) == (name == "hangs")
@@ -102,33 +108,6 @@ def test_the_last_output_of_a_killed_worker_is_passed_on(start, capfd):
         ask(one, "dies_in_the_middle_of_a_line")
     one.close()
     assert capfd.readouterr().err.splitlines()[-1:] == ["about to"]
-
-
-@pytest.mark.parametrize("name", ["fine", "ends", "segfaults", "closes_its_pipe"])
-def test_what_it_tells_arrives_before_its_answer_or_its_end(name, start, monkeypatch):
-    monkeypatch.setattr(worker, "EXIT_LIMIT_S", 0.2)
-    one, told = start(), []
-    assert one.ready()
-    with nullcontext() if name == "fine" else pytest.raises(WorkerDied):
-        ask(one, name, told.append)
-    heartbeat, checked = told
-    assert heartbeat == Heartbeat((name,))
-    assert isinstance(checked, Checked)
-
-
-def test_a_worker_that_closes_its_pipe_but_stays_is_ended(start, monkeypatch):
-    monkeypatch.setattr(worker, "EXIT_LIMIT_S", 0.2)
-    one = start(timeout_s=30)
-    assert one.ready()
-    with pytest.raises(WorkerDied, match="closed its pipe without ending"):
-        ask(one, "closes_its_pipe")
-
-
-def test_junk_in_the_pipe_is_no_crash_of_the_parent(start):
-    one = start(timeout_s=5)
-    assert one.ready()
-    with pytest.raises(WorkerDied, match="unreadable message"):
-        ask(one, "writes_into_the_pipe")
 
 
 @pytest.mark.parametrize("when", ["raises on start", "raises when it calibrates"])

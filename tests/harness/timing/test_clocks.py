@@ -1,20 +1,13 @@
-"""Throttled samples under a fake clock and a fake NVML: repeated, counted, kept after the last retry; and an NVML that
-refuses.
-"""
+"""What a fake NVML says of clocks and throttling, and where it refuses."""
 
 from types import SimpleNamespace
 
-import numpy as np
 import pynvml
 import pytest
 import torch
 
-from spec_decode_bench.harness.analysis.stats import slopes
 from spec_decode_bench.harness.timing import clocks, environment
 from spec_decode_bench.harness.timing.clocks import SLOW_SHARE, THROTTLES, Clocks
-from spec_decode_bench.harness.timing.rounds import RETRIES
-from tests.harness.timing.test_rounds import FakeGpu, FakeStopwatch
-from tests.harness.timing.test_rounds import run as timed
 
 CALLS = {
     "nvmlDeviceGetClockInfo": lambda state: state.clock,
@@ -50,68 +43,23 @@ def nvml(monkeypatch):
     return state
 
 
-class Throttled(FakeStopwatch):
-    """Takes 1.5 times as long while the GPU is throttled: throttled(sample number)."""
-
-    def __init__(self, gpu, nvml, throttled, bits=0, clock=1980):
-        super().__init__(gpu, "a", 5.0, noise=0.001)
-        self.nvml, self.throttled, self.bits, self.clock = nvml, throttled, bits, clock
-
-    def sample(self, round_number=0):
-        slow = self.throttled(self.calls)
-        self.nvml.bits, self.nvml.clock = (self.bits, self.clock) if slow else (0, 1980)
-        self.cost = 7.5 if slow else 5.0
-        return super().sample(round_number)
-
-
-def measure(nvml, stopwatch, gpu):
-    reader = Clocks()
-    reader.set_run_clock()
-    return timed(
-        gpu, stopwatch, throttle_reason=lambda: reader.throttle_reason(reader.read()), max_rounds=10, min_rounds=10
-    )["a"]
-
-
 @pytest.mark.parametrize(
     ("bits", "clock", "reason"),
     [
         *((bit, 1980, name) for bit, name in THROTTLES.items()),
         (0x4 | 0x1, 1980, "software power cap"),
-        (0, 1500, "clock below 90% of the run's"),
+        (0, int(SLOW_SHARE * 1980) - 1, "clock below 90% of the run's"),
+        # Idle, an application clock and a display limit are settings, not events.
+        (0x1 | 0x2 | 0x100, int(SLOW_SHARE * 1980) + 1, None),
     ],
 )
-def test_a_sample_taken_while_the_gpu_was_throttled_is_repeated_and_counted(bits, clock, reason, nvml):
-    gpu = FakeGpu()
-    timing = measure(nvml, Throttled(gpu, nvml, lambda call: call in (2, 3, 7), bits, clock), gpu)
-    assert (timing.discarded, timing.disturbed) == ({reason: 3}, 0)
-    assert timing.rounds == 10
-    assert len(gpu.log) == 13
-    metrics = timing.metrics(bytes_moved=1)
-    assert metrics.discarded == {reason: 3}
-    assert max(slopes(metrics.graph_us)) == pytest.approx(5.0, rel=0.01)
-
-
-def test_settings_and_a_clock_just_above_the_limit_do_not_count_as_throttling(nvml):
-    """Idle, an application clock and a display limit are settings, not events."""
-    gpu = FakeGpu()
-    quiet = Throttled(gpu, nvml, lambda call: True, 0x1 | 0x2 | 0x100, int(SLOW_SHARE * 1980) + 1)
-    timing = measure(nvml, quiet, gpu)
-    assert (timing.discarded, timing.disturbed) == ({}, 0)
-
-
-def test_on_a_gpu_that_is_always_throttled_samples_are_kept_and_counted_as_disturbed(nvml):
-    gpu = FakeGpu()
-    timing = measure(nvml, Throttled(gpu, nvml, lambda call: True, 0x4), gpu)
-    assert (timing.rounds, timing.metrics(1).disturbed) == (10, 10)
-    assert timing.discarded == {"software power cap": 10 * RETRIES}
-    assert np.median(slopes(timing.metrics(1).graph_us)) == pytest.approx(7.5, rel=0.01)
-
-
-def test_the_gpu_is_found_by_its_uuid_and_reads_in_mhz_and_watts(nvml):
+def test_a_reading_says_why_a_sample_does_not_count(bits, clock, reason, nvml):
     reader = Clocks()
+    reader.set_run_clock()
+    assert (reader.read(), reader.notes) == (clocks.Reading(1980, 300.0, ()), ())
     assert environment.nvml_handle() == ("handle of", "GPU-uuid-1")
-    assert reader.read() == clocks.Reading(1980, 300.0, ())
-    assert reader.notes == ()
+    nvml.bits, nvml.clock = bits, clock
+    assert reader.throttle_reason(reader.read()) == reason
 
 
 def test_where_nvml_refuses_everything_nothing_is_detected_and_a_note_says_so(nvml):
@@ -126,25 +74,13 @@ def test_where_nvml_refuses_everything_nothing_is_detected_and_a_note_says_so(nv
 
 
 def test_the_environment_records_what_nvml_gives_and_names_what_it_refuses(nvml):
-    assert environment._nvml() == (
-        {
-            "driver": "580.1",
-            "sm_clock_mhz": 1980,
-            "max_sm_clock_mhz": 1980,
-            "memory_clock_mhz": 1980,
-            "power_limit_w": 700.0,
-        },
-        (),
-        (),
-    )
+    clocks = dict.fromkeys(("sm_clock_mhz", "max_sm_clock_mhz", "memory_clock_mhz"), 1980)
+    assert environment._nvml() == ({"driver": "580.1", "power_limit_w": 700.0} | clocks, (), ())
     nvml.refused = {"nvmlDeviceGetEnforcedPowerLimit"}
-    readings, refused, notes = environment._nvml()
-    assert readings["driver"] == "580.1"
-    assert refused == ("power_limit_w",)
-    assert len(notes) == 1
-    assert "power_limit_w" in notes[0]
+    readings, refused, (note,) = environment._nvml()
+    assert (readings, refused) == ({"driver": "580.1"} | clocks, ("power_limit_w",))
+    assert "power_limit_w" in note
     nvml.refused = {"nvmlInit"}
     readings, refused, (note,) = environment._nvml()
-    assert readings == {}
-    assert len(refused) == 5
+    assert (readings, len(refused)) == ({}, 5)
     assert note.endswith("not recorded")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from spec_decode_bench import bench
 from spec_decode_bench.harness.analysis.stats import slopes
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.records.file import read_run
@@ -82,30 +81,16 @@ def test_integers_beyond_32_bits_are_refused():
         launcher(CALIBRATION_KERNELS, "spin", 1, 1, 2**31)
 
 
-def test_the_parent_never_touches_cuda(tmp_path):
+def test_the_parent_never_touches_cuda_and_the_record_names_its_gpu(tmp_path):
     arguments = ["configs/smoke.yaml", "--only", "decode_native/cuda_fused", "--out", str(tmp_path), "--no-plots"]
     program = f"import bench, torch; code = bench.main({arguments}); print(code, torch.cuda.is_initialized())"
     done = run_python(program)
     assert done.stdout.splitlines()[-1] == "0 False", done.stdout + done.stderr
-
-
-def test_a_run_on_the_gpu_records_everything(tmp_path):
-    out = tmp_path / "run"
-    only = ["--only", "decode_flatten/*_fused", "--only", "*/op_chain"]
-    assert bench.main(["configs/smoke.yaml", *only, "--out", str(out)]) == 0
-    run = read_run(out / "run.jsonl")
-    assert run.header.environment.gpu
+    run = read_run(tmp_path / "run.jsonl")
     assert len(run.header.environment.gpu_id) == 12
     assert run.header.environment.driver
     assert run.header.calibration.copy_us
-    for cell in run.cells:
-        assert cell.status == "passed"
-        assert cell.metrics.host_us
-        assert cell.metrics.eager_us
-        assert len(cell.metrics.graph_us[1]) == cell.metrics.rounds
-        if cell.variant.endswith("_fused"):
-            assert cell.metrics.launches == 1
-    assert {path.suffix for path in out.iterdir()} >= {".png", ".svg", ".md", ".jsonl"}
+    assert {cell.metrics.launches for cell in run.cells} == {1}
 
 
 @pytest.mark.parametrize("name", ["triton_fused", "cuda_fused"])

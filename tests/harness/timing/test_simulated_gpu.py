@@ -28,7 +28,7 @@ from spec_decode_bench.harness.config.work_items import Checked
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 from spec_decode_bench.harness.records.file import read_run
-from spec_decode_bench.harness.records.sentences import ending, seen
+from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session.auditor import BLOCKED, Auditor
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.measure import measure
@@ -48,7 +48,6 @@ from spec_decode_bench.harness.verify.edge_cases import check_variant as prove_v
 from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
-from tests.harness.verify.test_graph_replay_gpu import CHEATS
 from tests.in_process import evaluators, measured
 from tests.runnable import variant_of
 from tests.simulated_gpu import MISSED_BYTES_PER_NS, simulated_gpu
@@ -89,22 +88,28 @@ def sampled(timer, launch, rounds=3):
 # --- the timer --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nanoseconds", [2500, 20_000])
-def test_the_slope_is_the_time_of_a_launch_and_its_node(nanoseconds, gpu):
-    watch, taken, graph_us = sampled(CudaTimer(COPIES), spin(nanoseconds))
-    assert slopes(graph_us) == pytest.approx([nanoseconds / 1e3 + 0.9] * 3)
-    assert watch.facts() == {"launches": 1, "graph_nodes": {"kernel": 1}}
-    queued = [(one["stream_us"][8] - one["stream_us"][1]) / 7 for one in taken]
-    assert queued == pytest.approx([nanoseconds / 1e3 + 1.75] * 3)
-    # Submission and a wait for the device: neither is in the slope.
-    assert [one["eager_us"] for one in taken] == pytest.approx([nanoseconds / 1e3 + 7.77] * 3, abs=0.1)
-    assert [one["host_us"] for one in taken] == pytest.approx([2.0] * 3, abs=0.1)
+@pytest.mark.parametrize(
+    ("nanoseconds", "launches", "largest"), [(2500, 1, 16), (20_000, 1, 16), (1000, 9, 8), (100, 100, 2)]
+)
+def test_the_slope_is_the_time_of_the_launches_and_their_nodes(nanoseconds, launches, largest, gpu):
+    """The two smallest graphs and the largest of at most 128 nodes are timed."""
+    waits = [spin(nanoseconds)] * launches
+    watch, taken, graph_us = sampled(CudaTimer(COPIES), lambda: [wait() for wait in waits])
+    assert list(graph_us) == sorted({1, 2, largest})
+    assert slopes(graph_us) == pytest.approx([launches * (nanoseconds / 1e3 + 0.9)] * 3)
+    assert watch.facts() == {"launches": launches, "graph_nodes": {"kernel": launches}}
+    if launches == 1:
+        queued = [(one["stream_us"][8] - one["stream_us"][1]) / 7 for one in taken]
+        assert queued == pytest.approx([nanoseconds / 1e3 + 1.75] * 3)
+        # Submission and a wait for the device: neither is in the slope.
+        assert [one["eager_us"] for one in taken] == pytest.approx([nanoseconds / 1e3 + 7.77] * 3, abs=0.1)
+        assert [one["host_us"] for one in taken] == pytest.approx([2.0] * 3, abs=0.1)
 
 
-def test_the_slope_of_a_chain_is_the_sum_of_its_nodes(gpu):
+def test_the_slope_of_a_chain_is_the_sum_of_its_nodes_also_after_a_capture_that_failed(gpu):
     gpu.durations = {"mul_": 3000, "clamp_": 700}
     a, b = torch.ones(64, dtype=torch.int32, device="cuda"), torch.zeros(64, dtype=torch.int32, device="cuda")
-    wait = spin(1500)
+    wait, timer = spin(1500), CudaTimer(COPIES)
 
     def launch():
         wait()
@@ -112,7 +117,10 @@ def test_the_slope_of_a_chain_is_the_sum_of_its_nodes(gpu):
         a.clamp_(max=9)
         b.copy_(a)
 
-    watch, _, graph_us = sampled(CudaTimer(COPIES), launch)
+    waits = timer.stopwatch(PlacedLaunch(lambda: a.sum().item()))
+    assert (waits.leading, waits.replay, "graph_us" in waits.sample()) == ("eager_us", None, False)
+    assert "not permitted when stream is capturing" in waits.facts()["no_graph"]
+    watch, _, graph_us = sampled(timer, launch)
     assert slopes(graph_us) == pytest.approx([1.5 + 3.0 + 0.7 + 0.4 + 4 * 0.9] * 3)
     assert watch.facts() == {"launches": 4, "graph_nodes": {"kernel": 3, "memcpy": 1}}
     assert b.tolist() == [9] * 64
@@ -143,22 +151,6 @@ def test_host_times_are_taken_under_the_lock_and_device_times_without_it(gpu):
     assert calls.count((True, True)) == 0
 
 
-@pytest.mark.parametrize(("launches", "largest"), [(1, 16), (9, 8), (100, 2)])
-def test_the_two_smallest_graphs_and_the_largest_of_at_most_128_nodes_are_timed(launches, largest, gpu):
-    waits = [spin(1000 + i) for i in range(launches)]
-    _, taken, _ = sampled(CudaTimer(COPIES), lambda: [wait() for wait in waits], rounds=1)
-    assert list(taken[0]["graph_us"]) == sorted({1, 2, largest})
-
-
-def test_what_cannot_be_captured_says_why_and_the_next_capture_works(gpu):
-    timer, a = CudaTimer(COPIES), torch.ones(8, device="cuda")
-    watch = timer.stopwatch(PlacedLaunch(lambda: a.sum().item()))
-    assert (watch.leading, watch.replay) == ("eager_us", None)
-    assert "graph_us" not in watch.sample()
-    assert "not permitted when stream is capturing" in watch.facts()["no_graph"]
-    assert sampled(timer, lambda: a.add_(1))[0].facts()["launches"] == 1
-
-
 # --- queued events ----------------------------------------------------------------------------------------------------
 
 
@@ -174,27 +166,23 @@ class Spins:
 
 
 def test_a_host_that_stumbles_is_tried_again_behind_longer_spins(gpu):
+    """A first try never counts: else a device that is late by chance would hide that the host was. Nor does a known
+    name need a second.
+    """
     spins, work = Spins(CudaTimer(COPIES)), spin(5000)
-    events, stumbles = QueuedEvents(spins), [0, 500, 200, 0]
+    events, stumbles = QueuedEvents(spins), [0, 500, 200, 0, 0]
 
     def stumbling():
         gpu.spend(stumbles.pop(0) * 1e3)
         work()
 
     assert events.microseconds("work", stumbling) == pytest.approx(5 + 1.75)
-    assert stumbles == []
+    assert stumbles == [0]
     first, *rest = spins.asked
     assert first == SPIN_MARGIN_US
     assert np.diff(np.log2(rest)) == pytest.approx([1.0] * 2)
     assert rest[0] > 2 * SPIN_MARGIN_US
-
-
-def test_a_first_try_never_counts_and_a_known_name_needs_no_second(gpu):
-    """Else a device that is late by chance would hide that the host was."""
-    spins, work = Spins(CudaTimer(COPIES)), spin(1000)
-    events = QueuedEvents(spins)
-    assert [events.microseconds("a", work) for _ in range(3)] == pytest.approx([2.75] * 3)
-    assert len(spins.asked) == 4
+    assert events.microseconds("work", stumbling) == pytest.approx(5 + 1.75)
 
 
 def test_a_host_that_is_never_in_time_is_an_error(gpu):
@@ -210,10 +198,12 @@ def test_a_host_that_is_never_in_time_is_an_error(gpu):
 # --- calibration and cache states -------------------------------------------------------------------------------------
 
 
-def calibrated(cache="hot"):
-    clocks = Clocks()
+def calibrated(cache="hot", flushes=True):
+    timer, clocks = CudaTimer(COPIES, cache), Clocks()
     clocks.set_run_clock()
-    return calibration.calibrate(CudaTimer(COPIES, cache), clocks)
+    if not flushes:
+        timer.cache._flush_buffer = torch.empty(16, dtype=torch.uint8, device="cuda")
+    return calibration.calibrate(timer, clocks)
 
 
 @pytest.mark.parametrize("cache", ["hot", "cold", "serving"])
@@ -245,18 +235,24 @@ def test_the_curve_of_copies_is_taken_in_the_state_of_the_run(cache, gpu):
     assert copy_bound_us(found, 2**15) == pytest.approx(fastest + added, rel=0.02)
 
 
-def test_a_global_timer_that_runs_fast_is_an_error_of_every_estimator(gpu):
-    gpu.timer_rate = 1.05
-    found = calibration_errors(calibrated())
-    assert {one.partition(":")[0] for one in found} == {"graph slope", "queued events"}
-    assert any("a spin of 20.00 us is measured" in one for one in found)
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (lambda gpu: setattr(gpu, "timer_rate", 1.05), {"graph slope", "queued events"}),
+        (lambda gpu: setattr(gpu, "in_graph_ns", lambda ns: 1.03 * ns + 900), {"graph slope"}),
+        (lambda gpu: setattr(gpu, "queued_ns", lambda ns: 1.03 * ns + 900), {"queued events"}),
+    ],
+    ids=["a global timer that runs fast", "in a graph", "in a queue"],
+)
+def test_an_estimator_without_a_constant_offset_is_named(fault, named, gpu):
+    fault(gpu)
+    assert {one.partition(":")[0] for one in calibration_errors(calibrated())} == named
 
 
-@pytest.mark.parametrize(("attribute", "estimator"), [("in_graph_ns", "graph slope"), ("queued_ns", "queued events")])
-def test_an_estimator_without_a_constant_offset_is_named(attribute, estimator, gpu):
-    setattr(gpu, attribute, lambda ns: 1.03 * ns + 900)
-    found = calibration_errors(calibrated())
-    assert {one.partition(":")[0] for one in found} == {estimator}
+@pytest.mark.parametrize("cache", ["cold", "serving"])
+def test_a_state_that_does_not_flush_is_a_calibration_error(cache, gpu):
+    (found,) = calibration_errors(calibrated(cache, flushes=False), cache)
+    assert "270 cycles, 660 are expected" in found
 
 
 def test_a_copy_that_comes_out_wrong_ends_the_calibration(gpu, monkeypatch):
@@ -265,31 +261,7 @@ def test_a_copy_that_comes_out_wrong_ends_the_calibration(gpu, monkeypatch):
         calibrated()
 
 
-@pytest.mark.parametrize(("cache", "state"), [("cold", "cold"), ("serving", "serving")])
-def test_a_state_that_does_not_flush_is_a_calibration_error(cache, state, gpu):
-    timer, clocks = CudaTimer(COPIES, cache), Clocks()
-    timer.cache._flush_buffer = torch.empty(16, dtype=torch.uint8, device="cuda")
-    (found,) = calibration_errors(calibration.calibrate(timer, clocks), cache)
-    assert "270 cycles, 660 are expected" in found
-
-
 # --- checks and replays -----------------------------------------------------------------------------------------------
-
-
-def findings(variant):
-    return prove_variant(native, variant, "cuda", seed=5, thorough=False)
-
-
-def rejection(variant):
-    return next(one for one in findings(variant) if one.status == "mismatch")
-
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheats_break_the_contract_that_they_break_on_a_gpu(name, gpu):
-    check, words = CHEATS[name]
-    found = rejection(getattr(on_a_gpu, name).__variant__)
-    assert found.check == check
-    assert words in seen(found)
 
 
 def stale(point, x, out):
@@ -307,23 +279,23 @@ def made_variant(setup):
     return variant_of(setup, skip=on_a_gpu.SKIP, waives=("no_alloc",))
 
 
-def test_a_sound_launch_passes_its_checks_and_a_graph_of_it_replays_200_steps(gpu):
-    found = list(findings(made_variant(chain_clamp)))
-    assert {one.status for one in found} == {"passed", "skipped"}
-    assert frozenset().union(*(one.passed_checks for one in found)) >= {"graph_safe", "no_sync", "exact"}
-
-
 @pytest.mark.parametrize(
     ("setup", "check", "words"),
     [
+        (chain_clamp, None, ""),
         (stale, "graph_safe", "buffer differs from what an eager launch writes for the same inputs"),
         (waits_unseen_by_torch, "no_sync", "returns only after all earlier work is done"),
     ],
 )
-def test_an_unsound_launch_is_rejected(setup, check, words, gpu):
-    found = rejection(made_variant(setup))
-    assert found.check == check
-    assert words in found.message
+def test_an_unsound_launch_is_rejected_and_a_graph_of_a_sound_one_replays_200_steps(setup, check, words, gpu):
+    found = list(prove_variant(native, made_variant(setup), "cuda", seed=5, thorough=False))
+    if check is None:
+        assert {one.status for one in found} == {"passed", "skipped"}
+        assert frozenset().union(*(one.passed_checks for one in found)) >= {"graph_safe", "no_sync", "exact"}
+    else:
+        first = next(one for one in found if one.status == "mismatch")
+        assert first.check == check
+        assert words in first.message
 
 
 # --- the evaluator ----------------------------------------------------------------------------------------------------
@@ -405,6 +377,7 @@ REJECTED = {
     "idles_in_timed_graphs": "every_call: ",
     "shrinks_in_timed_graphs": "same_work: captured again",
     "in_place_elsewhere_when_timed": "every_call: ",
+    "captured_beside_the_graph": "graph_safe",
 }
 #: In this order: patches a class that the simulation replaces; hangs; is rejected by the auditor, not by this process;
 #: loses the context.
@@ -414,10 +387,14 @@ for _name in ("patches_the_event", "never_ends", "other_work_in_a_graph", "write
 REJECTED["graph_of_its_own"] = "graph_safe"
 
 
-#: Variants whose calls do different work, and the words of the auditor.
-UNEQUAL = {
+#: Variants that the auditor rejects, and its words.
+AUDITED = {
     "fewer_of_a_kind_in_a_graph": "same_work: 6 operations in a graph, 7 outside of it",
     "one_operation_more_in_some_calls": "so the calls do different work",
+    "other_work_in_a_graph": "same_work: 3 operations in a graph, 5 outside of it",
+    "waits_for_the_device": "no_sync: a launch waits for the device 1 time",
+    "allocates_in_the_launch": "no_alloc: 3 allocations in a launch",
+    "keeps_memory": "no_alloc: every launch leaks 4096 bytes",
 }
 
 
@@ -463,25 +440,36 @@ def timed(tmp_path_factory, short_replays):
         auditor = Auditor(asked)
         auditor.bring_up()
         audit_ready = auditor.ready()
-        broken = ("other_work_in_a_graph", "waits_for_the_device", "allocates_in_the_launch", "keeps_memory", *UNEQUAL)
-        audited = {one.variant: one for one in answers(auditor, *HONEST, *broken)}
+        audited = {one.variant: one for one in answers(auditor, *HONEST, *AUDITED)}
     return SimpleNamespace(ready=ready, cells=cells, audit_ready=audit_ready, audited=audited)
 
 
-@pytest.mark.parametrize("name", HONEST)
-def test_an_honest_variant_is_timed(name, timed):
-    cell = timed.cells[name]
-    assert (cell.status, ending(cell)) == ("passed", None)
-    nodes = {"chain": 4, "chain_clamp": 5, "flat_view": 2}[name]
-    assert cell.metrics.launches == nodes
+@pytest.fixture(scope="module")
+def on_an_h200():
+    """Variant -> metrics of the record of an H200."""
+    run = read_run(ROOT / "results" / "reference" / "nvidia-h200" / "decode_tables.jsonl")
+    cells = reversed([cell for cell in run.cells if cell.operator == native.name and cell.metrics])
+    return {cell.variant: cell.metrics for cell in cells}
+
+
+@pytest.mark.parametrize(("name", "nodes"), [*zip(HONEST, (4, 5, 2), strict=True)])
+def test_an_honest_variant_is_timed_and_counted_as_on_an_h200(name, nodes, timed, on_an_h200):
+    cell, counts, real = timed.cells[name], timed.audited[name].counts, on_an_h200[name]
+    assert (cell.status, ending(cell), cell.metrics.stopped) == ("passed", None, "settled")
     assert samples(cell.metrics, "gpu_us") == pytest.approx([nodes * (0.4 + 0.9)] * cell.metrics.rounds)
     assert cell.metrics.host_us == pytest.approx([2.0 * nodes] * cell.metrics.rounds, abs=0.1)
     assert min(cell.metrics.eager_us) > nodes * 0.4
-    assert {calls: len(taken) for calls, taken in cell.metrics.stream_us.items()} == dict.fromkeys(
-        (1, 8), cell.metrics.rounds
-    )
-    assert cell.metrics.stopped == "settled"
+    of_calls = {calls: len(taken) for calls, taken in cell.metrics.stream_us.items()}
+    assert of_calls == dict.fromkeys((1, 8), cell.metrics.rounds)
     assert (cell.metrics.sm_clock_mhz, cell.metrics.power_w) == ([1980] * 2, [300.0] * 2)
+    assert (cell.metrics.launches, cell.metrics.graph_nodes) == (nodes, real.graph_nodes)
+    assert real.launches == nodes
+    for counted in ("cupti_launches", "eager_launches", "allocations", "synchronizations", "memcpys"):
+        assert counts[counted] == getattr(real, counted)
+    metrics = msgspec.structs.replace(cell.metrics, **counts)
+    assert all(getattr(metrics, estimator.field) for estimator in ESTIMATORS)
+    found = estimates(metrics, _with_cupti(timed.ready.calibration, timed.audit_ready))
+    assert dict(found.others) == pytest.approx(dict.fromkeys((QUEUED_EVENTS, CUPTI), found.gpu_us), abs=0.002)
 
 
 @pytest.mark.parametrize("name", REJECTED)
@@ -550,7 +538,9 @@ def test_who_of_several_lost_the_context_in_turns_is_not_said(gpu, short_replays
 
 
 def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays):
-    """Throttled for 3 ms of every 30. A sample takes about 1 ms, the ramp before it is repeated 20 ms."""
+    """Throttled for 3 ms of every 30. A sample takes about 1 ms, the ramp before it is repeated 20 ms. One sample each
+    time, since the GPU is no longer throttled after the ramp.
+    """
     evaluator = started(Evaluator(job(max_rounds=40, min_rounds=40)))
     answers(evaluator, "flat_view")  # its edge cases are checked only this once
     start = gpu.now_ns
@@ -558,7 +548,6 @@ def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays)
     (cell,) = answers(evaluator, "flat_view")
     assert (cell.status, cell.metrics.rounds, cell.metrics.disturbed) == ("passed", 40, 0)
     assert set(cell.metrics.discarded) == {"software power cap"}
-    # One sample each time, since the GPU is no longer throttled after the ramp.
     assert 0 < cell.metrics.discarded["software power cap"] <= (gpu.now_ns - start) / 30e6
     assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.4 + 0.9)] * 40)
 
@@ -638,41 +627,11 @@ def test_where_cupti_delivers_nothing_the_auditor_says_so(gpu):
     assert (answer.own, answer.blocked) == ({}, BLOCKED)
 
 
-@pytest.mark.parametrize("name", HONEST)
-def test_the_auditor_counts_what_the_record_of_an_h200_holds(name, timed):
-    run = read_run(ROOT / "results" / "reference" / "nvidia-h200" / "decode_tables.jsonl")
-    real = next(
-        one.metrics for one in run.cells if (one.operator, one.variant) == ("decode_native", name) and one.metrics
-    )
-    counts, measured = timed.audited[name].counts, timed.cells[name].metrics
-    for counted in ("cupti_launches", "eager_launches", "allocations", "synchronizations", "memcpys"):
-        assert counts[counted] == getattr(real, counted)
-    assert (measured.launches, measured.graph_nodes) == (real.launches, real.graph_nodes)
-
-
-@pytest.mark.parametrize("name", HONEST)
-def test_the_estimators_agree_on_a_cell(name, timed):
-    calibration = _with_cupti(timed.ready.calibration, timed.audit_ready)
-    metrics = msgspec.structs.replace(timed.cells[name].metrics, **timed.audited[name].counts)
-    assert all(getattr(metrics, estimator.field) for estimator in ESTIMATORS)
-    found = estimates(metrics, calibration)
-    assert dict(found.others) == pytest.approx(dict.fromkeys((QUEUED_EVENTS, CUPTI), found.gpu_us), abs=0.002)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("other_work_in_a_graph", "same_work: 3 operations in a graph, 5 outside of it"),
-        ("waits_for_the_device", "no_sync: a launch waits for the device 1 time"),
-        ("allocates_in_the_launch", "no_alloc: 3 allocations in a launch"),
-        ("keeps_memory", "no_alloc: every launch leaks 4096 bytes"),
-        *UNEQUAL.items(),
-    ],
-)
-def test_the_auditor_rejects_a_failed_check(name, words, timed):
+@pytest.mark.parametrize("name", AUDITED)
+def test_the_auditor_rejects_a_failed_check(name, timed):
     finding = timed.audited[name].finding
     assert finding.status == "mismatch"
-    assert words in f"{finding.check}: {finding.message}"
+    assert AUDITED[name] in f"{finding.check}: {finding.message}"
 
 
 def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):

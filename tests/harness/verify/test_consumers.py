@@ -40,27 +40,27 @@ def verify(tmp_path, monkeypatch):
     def with_(more="flat_view", read='return {"sums": out.buffer[: x.seq_lens.numel()] * 2}'):
         (tmp_path / "reader.py").write_text(CONSUMER.format(read=read))
         (tmp_path / "one.yaml").write_text(CONFIG.format(more=more))
-        code, out, err = call(
-            "verify", "one.yaml", "--consumers", "--variants", "reader.py", "--device", "cpu", "--seed", 1
-        )
+        more = ("--variants", "reader.py", "--device", "cpu", "--seed", 1)
+        code, out, err = call("verify", "one.yaml", "--consumers", *more)
         return code, " ".join(out.split()), err
 
     return with_
 
 
-def test_same_results(verify):
-    code, out, err = verify()
-    assert code == 0, out + err
-    assert "decode_native/flat_view reader chain_clamp 2 8 0" in out
-
-
-def test_other_results_are_counted_and_an_error(verify):
-    code, out, _ = verify(more="one_more")
-    assert code == 1
-    assert "decode_native/one_more reader chain_clamp 2 8 2" in out
-
-
-def test_a_consumer_that_fails_is_an_error(verify):
-    code, out, _ = verify(read='raise RuntimeError("no such page")')
-    assert code == 1
-    assert "reader: 2 times failed: chain_clamp: RuntimeError: no such page" in out
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({}, 0, "decode_native/flat_view reader chain_clamp 2 8 0"),
+        ({"more": "one_more"}, 1, "decode_native/one_more reader chain_clamp 2 8 2"),
+        (
+            {"read": 'raise RuntimeError("no such page")'},
+            1,
+            "reader: 2 times failed: chain_clamp: RuntimeError: no such page",
+        ),
+    ],
+    ids=["same results", "other results are counted", "it fails"],
+)
+def test_what_a_consumer_reads_decides(changes, code, said, verify):
+    found, out, err = verify(**changes)
+    assert found == code, out + err
+    assert said in out

@@ -1,7 +1,5 @@
 """The checks that need a device, on a GPU: graphs over 200 steps, hidden allocations and waits, stale metadata."""
 
-import time
-
 import pytest
 import torch
 from cuda.bindings import driver
@@ -9,7 +7,6 @@ from cuda.bindings import driver
 from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
-from spec_decode_bench.harness.records.sentences import seen
 from spec_decode_bench.harness.verify.edge_cases import check_results, check_variant
 from spec_decode_bench.harness.verify.equality import required
 from spec_decode_bench.harness.verify.fixture import Fixture
@@ -94,36 +91,14 @@ def results_of(variant, thorough=True):
     return dict(check_results(variant, findings, "cuda")), rejections
 
 
-@pytest.mark.parametrize("name", ["triton_fused", "cuda_fused", "flat_view"])
-def test_a_fused_kernel_passes_all_checks(name, catalog):
+@pytest.mark.parametrize(
+    ("name", "waived"), [("triton_fused", ()), ("cuda_fused", ()), ("flat_view", ()), ("chain_clamp", ("no_alloc",))]
+)
+def test_a_right_variant_passes_all_checks_but_what_it_waives(name, waived, catalog):
     results, rejections = results_of(catalog.find("decode_native", name))
     assert rejections == []
-    assert {check: result for check, result in results.items() if result != "yes"} == ELSEWHERE
-
-
-def test_an_operator_chain_passes_all_but_what_it_waives(catalog):
-    results, rejections = results_of(catalog.find("decode_native", "chain_clamp"))
-    assert rejections == []
-    assert {check: result for check, result in results.items() if result != "yes"} == ELSEWHERE | {"no_alloc": "waived"}
-
-
-CHEATS = {
-    "idle_when_captured": ("graph_safe", "poison: never written"),
-    "captured_beside_the_graph": ("graph_safe", ""),
-    "empty_when_captured": ("same_work", "is empty"),
-    "allocates_in_the_launch": ("no_alloc", "allocations in a launch"),
-    "keeps_memory": ("no_alloc", "leaks"),
-    "waits_for_the_device": ("no_sync", "wait"),
-}
-
-
-@pytest.mark.parametrize("thorough", [True, False], ids=["verify", "run"])
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheats_are_rejected_by_the_check_they_fail(name, thorough):
-    check, words = CHEATS[name]
-    _, rejections = results_of(getattr(on_a_gpu, name).__variant__, thorough)
-    assert rejections[0].check == check
-    assert words in seen(rejections[0])
+    left = {check: result for check, result in results.items() if result != "yes"}
+    assert left == ELSEWHERE | dict.fromkeys(waived, "waived")
 
 
 def as_variant(setup, *waives):
@@ -167,15 +142,3 @@ def test_what_cannot_be_captured_is_rejected_unless_it_says_so(catalog):
     assert results["graph_safe"] == "waived"
     results, _ = results_of(catalog.find("decode_native", "triton_fused"))
     assert results["graph_safe"] == "yes"  # the next capture works
-
-
-def test_200_replays_take_no_longer_than_a_run_can_spare(capture, catalog):
-    from spec_decode_bench.harness.verify.graph_replay import BoundLaunch, check_replays
-
-    point = native.complete({"batch_size": 9, "context_len": 2000})
-    fixture = Fixture(native, point, "cuda", seed=1)
-    launch = fixture.setup(catalog.find("decode_native", "triton_fused"))
-    check_replays([BoundLaunch(fixture, launch)], capture, steps=5)
-    start = time.perf_counter()
-    check_replays([BoundLaunch(fixture, launch)], capture)
-    assert time.perf_counter() - start < 0.5
