@@ -23,8 +23,9 @@ ORDER = (
     *("run", "verify", "compare", "gate", "merge", "plot", "report"),
     *("check-record", "export", "history", "list", "profile", "doctor"),
 )
-#: Modules with which rooms add to the instrument (harness/registry.py).
-REGISTRATIONS = tuple(f"spec_decode_bench.{room}.registration" for room in ("decode_loop", "engine_plugin", "profiler"))
+#: Modules with which rooms add to the instrument (harness/registry.py): by the key of their section, and others.
+ROOMS = {room: f"spec_decode_bench.{room}.registration" for room in ("decode_loop", "engine_plugin")}
+REGISTRATIONS = ("spec_decode_bench.profiler.registration",)
 
 
 def commands() -> dict[str, Command]:
@@ -35,7 +36,8 @@ def commands() -> dict[str, Command]:
     return dict(sorted(found.items(), key=lambda item: ORDER.index(item[0])))
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """only: the command that is given, whose flags are enough; None for those of all commands."""
     from spec_decode_bench.harness import __version__
     from spec_decode_bench.harness.command.handling import Parser
     from spec_decode_bench.harness.command.program import program
@@ -54,15 +56,15 @@ def parser() -> argparse.ArgumentParser:
     subparsers = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog=me)
     for name, command in commands().items():
         examples = [f"  {me} {arguments}" for arguments in command.EXAMPLES]
-        command.add(
-            subparsers.add_parser(
-                name,
-                help=command.HELP,
-                description="\n".join([command.HELP, "", *examples]),
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-                allow_abbrev=False,
-            )
+        of_command = subparsers.add_parser(
+            name,
+            help=command.HELP,
+            description="\n".join([command.HELP, "", *examples]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
+        if only in (None, name):
+            command.add(of_command)
     return top
 
 
@@ -84,13 +86,14 @@ def _run(arguments: list[str]) -> int:
             print(f"error: no command and no file {arguments[0]!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
         arguments.insert(0, "run")
-    began, top = time.monotonic(), parser()
+    began, top = time.monotonic(), parser(next(iter(arguments), None))
     options, unknown = top.parse_known_args(arguments)
     options.began = began
     if unknown:
         top.prog = f"{top.prog} {options.command}"  # whose help has the flags
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
     with loading():
+        registry.ROOMS.update(ROOMS)
         registry.load(REGISTRATIONS)
     return interruptible(commands()[options.command].run, options)
 

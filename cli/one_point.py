@@ -11,6 +11,7 @@ from rich.text import Text
 
 from spec_decode_bench.cli.verification import full, known_failure_text
 from spec_decode_bench.cli.verify_record import CheckLines
+from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.command.verdict import verified_nothing
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import AsEdgeCase, AtPoint, Check, EdgeCases, Named, Task
@@ -20,7 +21,6 @@ from spec_decode_bench.harness.errors import did_you_mean
 from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.records.schema import Place, Status, label_parts, split_key
 from spec_decode_bench.harness.records.sentences import of_reason
-from spec_decode_bench.harness.registry import SECTIONS
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.session.session import Session
 
@@ -90,7 +90,9 @@ def _variant(key: str, catalog: Catalog) -> tuple[Operator, Variant]:
     parts = key.split("/", 2)
     if len(parts) < 3:
         raise ConfigError(f"--point {key}: expected OPERATOR/VARIANT/POINT, as verify prints it")
-    if section := next((one for one in SECTIONS.values() if one.line.__struct_config__.tag == parts[0]), None):
+    if section := next(
+        (one for one in map(registry.section, registry.ROOMS) if one.line.__struct_config__.tag == parts[0]), None
+    ):
         raise ConfigError(f"--point {key}: a {section.noun} cannot be repeated alone; name OPERATOR/VARIANT/POINT")
     if parts[0] not in catalog.operators:
         raise ConfigError(f"--point {key}: no operator {parts[0]!r}{did_you_mean(parts[0], list(catalog.operators))}")

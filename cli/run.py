@@ -13,7 +13,6 @@ from msgspec import structs
 from rich.text import Text
 
 from spec_decode_bench.cli.run_report import load_plots, report
-from spec_decode_bench.cli.watch import watch
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.command.planning import (
     cuda_sources,
@@ -25,7 +24,7 @@ from spec_decode_bench.harness.command.planning import (
     print_broken,
     tasks_of,
 )
-from spec_decode_bench.harness.command.recording import Plan, default_folder, record
+from spec_decode_bench.harness.command.recording import Plan, record
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig
 from spec_decode_bench.harness.config.sweep import parse_shard, shard_of
 from spec_decode_bench.harness.config.work_items import Planned, keys_of
@@ -35,27 +34,29 @@ from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.file import is_empty_record, read_run, record_path
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.harness.report.console import make_console, print_to_stderr, saying, warn
+from spec_decode_bench.harness.report.console import make_console, print_to_stderr, saying
 from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.resume import check_same_sweep
 from spec_decode_bench.harness.session.session import Session
-from spec_decode_bench.harness.session.several_gpus import Gpu, LocalGpu, SeveralGpus
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import start_worker
-from spec_decode_bench.harness.timing.gpus import VisibleGpu, choose_gpus
 
 
 def run(options: argparse.Namespace) -> int:
     """One configuration after the other, each planned before the first begins; the first exit code that is not 0."""
     if options.watch:
+        from spec_decode_bench.cli.watch import watch
+
         return watch(options, _watched(options))
     resumed = _resumed(options)
     sources = [load_config(options, config) for config in options.configs]
     _check_several(options, sources)
-    gpus: Sequence[VisibleGpu] = ()
+    shared = any(flag is not None for flag in (options.gpus, options.cluster, options.accelerators))
+    if not options.plan and shared:
+        from spec_decode_bench.cli.several_gpus import check_sharing, measure_shared
+
+        check_sharing(options, any(source.section for source in sources))
     if not options.plan:
-        _check_sharing(options, any(source.section for source in sources))
-        gpus = _gpus(options)
         proofs.read_engine()  # while the fork server loads torch
     device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
     if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
@@ -74,9 +75,11 @@ def run(options: argparse.Namespace) -> int:
         if len(plans) > 1:
             make_console().rule(Text(plan.source.config.name))
             plan = replace(plan, began=began if plan is plans[0] else time.monotonic())
-        return _on_cluster(options, plan) if options.cluster is not None else _here(plan, gpus)
+        return (
+            measure_shared(options, plan) if shared else record(make_console(), plan, Session(plan.job, start_worker))
+        )
 
-    return _in_turn(map(measure, plans))
+    return in_turn(map(measure, plans))
 
 
 def _watched(options: argparse.Namespace) -> LoadedConfig:
@@ -92,7 +95,7 @@ def _watched(options: argparse.Namespace) -> LoadedConfig:
     return source
 
 
-def _in_turn(codes: Iterable[int]) -> int:
+def in_turn(codes: Iterable[int]) -> int:
     """The first exit code that is not 0, of runs that are measured while they are iterated over; none begins after an
     interrupted one.
     """
@@ -144,28 +147,6 @@ def _check_several(options: argparse.Namespace, sources: Sequence[LoadedConfig])
     flags = ("resume", "hold")
     if len(sources) > 1 and (flag := next((name for name in flags if getattr(options, name)), None)):
         raise ConfigError(f"--{flag.replace('_', '-')} takes one configuration; run the others by themselves")
-
-
-def _check_sharing(options: argparse.Namespace, of_rooms: bool) -> None:
-    """Raises ConfigError where --gpus or --cluster cannot be combined with the rest."""
-    if options.accelerators is not None and options.cluster is None:
-        raise ConfigError("--accelerators chooses GPUs of a cluster; give --cluster, too")
-    flag = "--cluster" if options.cluster is not None else "--gpus" if options.gpus is not None else None
-    if flag and of_rooms:
-        raise ConfigError(f"{flag} shares the points of a sweep; run other configurations on one GPU, without it")
-    if flag == "--gpus" and options.device == "cpu":
-        raise ConfigError("--gpus and --device cpu exclude each other")
-
-
-def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
-    """The GPUs of --gpus on this machine; none without it."""
-    if options.gpus is None or options.cluster is not None:
-        return []
-    options.device = "cuda"
-    try:
-        return choose_gpus(options.gpus)
-    except RuntimeError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _planned(
@@ -233,36 +214,3 @@ def _print_plan(plan: Plan) -> None:
     group, cell = (section.noun, "line") if section else ("point", "cell")
     size = ", the miniature for a CPU" if section and plan.job.device == "cpu" else ""
     print(f"{counted(len(plan.missing), group)}, {counted(len(keys), cell)}{size}", file=sys.stderr)
-
-
-# --- measuring --------------------------------------------------------------------------------------------------------
-
-
-def _here(plan: Plan, gpus: Sequence[VisibleGpu]) -> int:
-    """On this machine; on several GPUs where ``gpus`` names them."""
-    if not gpus:
-        return record(make_console(), plan, Session(plan.job, start_worker))
-    jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
-    return _shared(plan, [LocalGpu(name, job, start_worker) for name, job in jobs.items()])
-
-
-def _on_cluster(options: argparse.Namespace, plan: Plan) -> int:
-    """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
-    from spec_decode_bench.harness.session.cluster import chosen, cluster_gpus, connected
-
-    with connected(options.cluster, options.variants) as present:
-        counts = chosen(present, options.accelerators, options.gpus)
-        if plan.resumed and len(counts) > 1:
-            raise ConfigError("--resume completes one record; name its model with --accelerators")
-
-        def measure(model: str) -> int:
-            out = plan.out
-            if options.accelerators is not None and not plan.resumed:
-                out = out / model if out else default_folder(plan.source.config.name, model)
-            return _shared(replace(plan, out=out), cluster_gpus(plan.job, model, counts[model]))
-
-        return _in_turn(map(measure, counts))
-
-
-def _shared(plan: Plan, gpus: Sequence[Gpu]) -> int:
-    return record(make_console(), plan, SeveralGpus(gpus, plan.job.measure, warn))

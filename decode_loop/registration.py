@@ -56,6 +56,7 @@ def show(console: Console, runs: Sequence[Run]) -> list[Table]:
     return show_loops(console, runs)
 
 
+registry.ROOMS[KEY] = __name__
 registry.SECTIONS[KEY] = registry.Section(
     key=KEY,
     schema=DecodeLoop,
@@ -66,11 +67,11 @@ registry.SECTIONS[KEY] = registry.Section(
     check=check,
     plan=plan,
     points=points,
+    figures=[
+        f"spec_decode_bench.decode_loop.plots.{name}"
+        for name in ("loop_delta", "loop_itl", "loop_model_step", "loop_timeline")
+    ],
     without_gpu=without_gpu,
     show=show,
 )
 registry.COLLECTED.append(LoopBinding)
-registry.FIGURES += [
-    f"spec_decode_bench.decode_loop.plots.{name}"
-    for name in ("loop_delta", "loop_itl", "loop_model_step", "loop_timeline")
-]

@@ -45,8 +45,9 @@ SECTION = registry.Section(
     check=check,
     plan=refuse,
     points=lambda items, catalog: [],
+    figures=["spec_decode_bench.engine_plugin.plots.engine_arms"],
     without_gpu=refuse,
     show=show,
 )
+registry.ROOMS[KEY] = __name__
 registry.SECTIONS[KEY] = SECTION
-registry.FIGURES.append("spec_decode_bench.engine_plugin.plots.engine_arms")

@@ -1,8 +1,8 @@
 """What rooms add to the instrument, which knows none of them by name.
 
-A room registers on import of its module ``registration``. bench.py imports those of all rooms before a command runs,
-and a job carries their names to worker processes, on other machines too. Every registration is light: no torch, and
-whatever is slow to load is imported in the function that needs it.
+A room registers on import of its module ``registration``. That of a room with a section is imported once a
+configuration or a record has the section (``ROOMS``), and a job carries its name to worker processes, on other machines
+too. No registration imports torch; what is slow to load is imported in the function that needs it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Section:
     check:       (file, configuration as plain values): raises ConfigError where the section cannot stand so.
     plan:        (source, catalog, globs of --only) -> work items. Raises ConfigError.
     points:      (work items, catalog) -> the points of operators that they depend on.
+    figures:     modules of figures that ``plot`` and ``run`` draw of its lines.
     without_gpu: the source cut to what a CPU runs of it in seconds.
     show:        prints the results of one run or several; returns the tables of its table.md.
     """
@@ -46,18 +47,19 @@ class Section:
     check: Callable[[Located, Mapping[str, Any]], None]
     plan: Callable[[LoadedConfig, Catalog, Sequence[str]], list[Planned]]
     points: Callable[[Sequence[Any], Catalog], list[Task]]
+    figures: Sequence[str]
     without_gpu: Callable[[LoadedConfig], LoadedConfig]
     show: Callable[[Console, Sequence[Run]], list[Table]]
 
 
 #: Modules that registered something, by name.
 MODULES: list[str] = []
-#: Key of a section -> what a room does with it.
+#: Key of a section -> the module that registers it.
+ROOMS: dict[str, str] = {}
+#: Key of a section -> what a room does with it, of the modules that are imported.
 SECTIONS: dict[str, Section] = {}
 #: Types of objects that are collected from the files of operators and variants (``Catalog.collected``).
 COLLECTED: list[type] = []
-#: Modules of figures that ``plot`` and ``run`` draw, beside those of plots/.
-FIGURES: list[str] = []
 #: Lines that doctor prints: (console, device) -> None.
 DOCTOR: list[Callable[[Any, str], None]] = []
 #: Draws a file that is no record: (folder, number of the picture, "" for the only one) -> files written.
@@ -72,6 +74,12 @@ def load(modules: Sequence[str]) -> None:
         if name not in MODULES:
             MODULES.append(name)
             import_module(name)
+
+
+def section(key: str) -> Section:
+    """Of a key in ROOMS."""
+    load([ROOMS[key]])
+    return SECTIONS[key]
 
 
 def section_of(run: Run) -> Section | None:

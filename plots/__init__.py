@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 os.environ["MPLBACKEND"] = "agg"  # figures go into files only, and matplotlib refuses to load with an unknown one
 
-#: The figures of a set of runs, beside those that rooms register.
+#: The figures of a set of runs, beside those that rooms register for their lines.
 FIGURES = tuple(
     f"spec_decode_bench.plots.{name}"
     for name in ("latency", "speedup", "roofline", "itl_tpot", "generations", "calibration")
@@ -42,7 +42,8 @@ def draw_all(
     from spec_decode_bench.plots._style import name_recorded, save
 
     written = []
-    for path in (*FIGURES, *registry.FIGURES):
+    sections = {section.key: section for run in runs if (section := registry.section_of(run))}
+    for path in (*FIGURES, *(figure for section in sections.values() for figure in section.figures)):
         name = path.rpartition(".")[2]
         if figures is not None and name not in figures:
             continue

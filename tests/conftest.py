@@ -16,7 +16,7 @@ from spec_decode_bench.harness.session import proofs
 from tests import arrays, tier
 
 TESTS = Path(__file__).parent
-registry.load(bench.REGISTRATIONS)
+registry.load((*bench.ROOMS.values(), *bench.REGISTRATIONS))
 
 # Tests start hundreds of processes, which would all compile the same files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -32,7 +32,7 @@ from spec_decode_bench.harness.report.table import Column, Table, number_column,
 from spec_decode_bench.plots._axes import draw_intervals, style_changes
 from spec_decode_bench.plots._style import LABEL_PT, environment_caption, finish, new_figure, save
 
-registry.load(bench.REGISTRATIONS)
+registry.load((*bench.ROOMS.values(), *bench.REGISTRATIONS))
 
 HEIGHT_IN = 3.4
 #: What is drawn -> its colour, marker and shift, as a share of the distance between two groups.

@@ -7,5 +7,5 @@ from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.config.schema import schema
 
 if __name__ == "__main__":
-    registry.load(bench.REGISTRATIONS)
+    registry.load((*bench.ROOMS.values(), *bench.REGISTRATIONS))
     print(json.dumps(schema(), indent=2))

@@ -46,7 +46,7 @@ from spec_decode_bench.profiler.tables import profile_tables
 from tools import compare_timers, error_rates, mutate, pairs
 from tools import predicted as prediction
 
-registry.load(bench.REGISTRATIONS)
+registry.load((*bench.ROOMS.values(), *bench.REGISTRATIONS))
 
 REFERENCE = ROOT / "results" / "reference"
 BLOCK = re.compile(r"^<!-- splice:(\S+)(?: (\S+))? -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)

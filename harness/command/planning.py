@@ -25,7 +25,6 @@ from spec_decode_bench.harness.discover import Catalog, discover
 from spec_decode_bench.harness.lazy_torch import lazy_torch
 from spec_decode_bench.harness.records.schema import RecordError
 from spec_decode_bench.harness.report.console import warn
-from spec_decode_bench.harness.session.import_probe import ImportProbe
 from spec_decode_bench.harness.session.interrupt import exit_on_interrupt
 from spec_decode_bench.harness.session.messages import Job
 
@@ -42,6 +41,8 @@ def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeo
             catalog = discover()  # while the server, of which a probe is forked, loads torch
         if not options.variants:
             return device, catalog
+        from spec_decode_bench.harness.session.import_probe import ImportProbe
+
         with ImportProbe(options.variants, device) as probe:
             probe.wait(import_limit_s)
         with lazy_torch():

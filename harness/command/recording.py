@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec import structs
 from rich.console import Console
@@ -48,9 +48,11 @@ from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources
 from spec_decode_bench.harness.session.session import Session, header, segment, utc_now
-from spec_decode_bench.harness.session.several_gpus import SeveralGpus
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import RunError
+
+if TYPE_CHECKING:
+    from spec_decode_bench.harness.session.several_gpus import SeveralGpus
 
 
 @dataclass(frozen=True)

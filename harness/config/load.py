@@ -86,18 +86,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     itl_tpot: ServingModel | None = None
 
 
+#: Sections that any configuration may have, and their schemas.
+OWN_SECTIONS = {"measure": Measure, "itl_tpot": ServingModel}
 #: Keys that a sweep needs.
 OF_A_SWEEP = ("operators", "sweep")
 
 
-def schemas() -> dict[str, type[msgspec.Struct]]:
-    """Key of a section of a configuration -> its schema."""
-    of_rooms = {key: section.schema for key, section in registry.SECTIONS.items()}
-    return {"measure": Measure, "itl_tpot": ServingModel, **of_rooms}
+def schema_of(key: str) -> type[msgspec.Struct] | None:
+    """Of a section of a configuration; None for another key."""
+    return registry.section(key).schema if key in registry.ROOMS else OWN_SECTIONS.get(key)
 
 
 def top_keys() -> list[str]:
-    return [*Config.__struct_fields__, *registry.SECTIONS]
+    return [*Config.__struct_fields__, *registry.ROOMS]
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,13 @@ class Located:
     def check_names(self, data: Mapping[str, Any], struct: type, key: str = "") -> None:
         """Raises ConfigError for an unknown key, with the nearest valid name, and for a missing one."""
         fields = {f.name: f for f in msgspec.structs.fields(struct)}
-        names, sections = (list(fields), {}) if key else (top_keys(), schemas())
+        names = list(fields) if key else top_keys()
         prefix = f"{key}." if key else ""
         for name, value in data.items():
             if name not in names:
                 raise self.error(f"{prefix}{name}", f"unknown key{did_you_mean(str(name), names)}")
-            if name in sections and isinstance(value, dict):
-                self.check_names(value, sections[name], name)
+            if not key and isinstance(value, dict) and (schema := schema_of(name)):
+                self.check_names(value, schema, name)
         for name, spec in fields.items():
             if spec.required and name not in data:
                 raise self.error(key, f"the key {prefix}{name} is missing")
@@ -160,7 +161,8 @@ class LoadedConfig(Located):
     @property
     def recorded(self) -> dict[str, Any]:
         """As plain values, defaults filled in."""
-        settings = {key: self.settings if one is self.section else None for key, one in registry.SECTIONS.items()}
+        measured = self.section and self.section.key
+        settings = {key: self.settings if key == measured else None for key in registry.ROOMS}
         return msgspec.to_builtins(self.config) | msgspec.to_builtins(settings)
 
 
@@ -173,7 +175,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded
     file = Located(path, lines)
     file.check_names(data, Config)
     section = _section_of(file, data)
-    config = file.converted({key: value for key, value in data.items() if key not in registry.SECTIONS}, Config)
+    config = file.converted({key: value for key, value in data.items() if key not in registry.ROOMS}, Config)
     settings = file.converted(data[section.key], section.schema, section.key) if section else None
     if len(set(config.measure.graph_copies)) < 2:
         raise file.error("measure.graph_copies", "needs two different numbers of copies, or there is no slope")
@@ -184,10 +186,10 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded
 
 def _section_of(file: Located, data: Mapping[str, Any]) -> registry.Section | None:
     """What a configuration measures instead of a sweep. Raises ConfigError where it is neither, or both."""
-    for key, section in registry.SECTIONS.items():
-        if key in data:
-            section.check(file, data)
-            return section
+    if key := next((key for key in registry.ROOMS if key in data), None):
+        section = registry.section(key)
+        section.check(file, data)
+        return section
     if missing := next((name for name in OF_A_SWEEP if name not in data), None):
         raise file.error("", f"the key {missing} is missing")
     return None
@@ -212,7 +214,7 @@ def _in_words(message: str) -> str:
 def _choices(key: str) -> str:
     """The legal words of a key that takes one of a few; msgspec does not list them."""
     section, _, name = key.rpartition(".")
-    struct = schemas().get(section)
+    struct = schema_of(section)
     legal = get_args(get_type_hints(struct).get(name)) if struct else ()
     return f"; valid are {', '.join(legal)}" if legal and all(isinstance(word, str) for word in legal) else ""
 
@@ -309,7 +311,8 @@ def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key:
     place = f"--set {key}"
     section, dot, name = key.partition(".")
     if dot and section not in top_keys():
-        raise ConfigError(f"--set {key}: no section {section!r}{did_you_mean(key, [f'{s}.{name}' for s in schemas()])}")
+        names = [f"{known}.{name}" for known in (*OWN_SECTIONS, *registry.ROOMS)]
+        raise ConfigError(f"--set {key}: no section {section!r}{did_you_mean(key, names)}")
     targets: list[tuple[str, dict[str, Any]]]
     if section in top_keys():
         if dot:

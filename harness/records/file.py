@@ -197,6 +197,9 @@ def read_record(path: str | Path) -> Run:
         if decoded and isinstance(record_line, Header):
             raise RecordError(f"{path}:{number}: a second header; to combine shards, use bench.py merge")
         decoded.append(record_line)
+        for key, settings in record_line.config.items() if isinstance(record_line, Header) else ():
+            if settings is not None and key in registry.ROOMS:
+                registry.section(key)  # whose lines follow
     if not decoded or not isinstance(decoded[0], Header):
         raise RecordError(f"{path}: the first line is not a header; is it a record of this suite?")
     cells, segments, unknown = (

@@ -20,8 +20,9 @@ atexit.register(os._exit, 0)
 sys.excepthook = lambda kind, *error: None if kind is EOFError else sys.__excepthook__(kind, *error)
 os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
 with suppress(Exception):  # a worker meets it again, and reports it
-    for _name in ("auditor", "evaluator"):
-        import_module(f"spec_decode_bench.harness.session.{_name}")
+    if os.environ.get(DEVICE) != "cpu":
+        import_module("spec_decode_bench.harness.session.auditor")
+    import_module("spec_decode_bench.harness.session.evaluator")
     import_module("spec_decode_bench.harness.discover").discover_operators()
     if os.environ.get(DEVICE) == "cuda":
         import_module("triton.compiler")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_decode_bench.cli import run as run_command
+from spec_decode_bench.cli import several_gpus
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.session.several_gpus import LOCK_NOTE
 from spec_decode_bench.harness.timing import gpus
@@ -16,7 +16,7 @@ from tests.harness.session.test_resume import KEYS, bench, keys, says  # noqa: F
 def on_gpus(bench, monkeypatch):  # noqa: F811
     """bench, on a machine with two GPUs, whose workers answer as those of a CPU do."""
     monkeypatch.setattr(
-        run_command, "choose_gpus", lambda wanted: [VisibleGpu(i, f"GPU-{i}") for i in range(int(wanted))]
+        several_gpus, "choose_gpus", lambda wanted: [VisibleGpu(i, f"GPU-{i}") for i in range(int(wanted))]
     )
     monkeypatch.setattr(gpus, "choose_device", lambda wanted: "cpu")
     return lambda *arguments, **more: bench("--device", "auto", *arguments, **more)

@@ -52,7 +52,8 @@ def bench(tmp_path, monkeypatch):
 
         monkeypatch.setattr("spec_decode_bench.harness.session.session.measure", interrupted)
         workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
-        monkeypatch.setattr("spec_decode_bench.cli.run.start_worker", workers)
+        for module in ("run", "several_gpus"):
+            monkeypatch.setattr(f"spec_decode_bench.cli.{module}.start_worker", workers)
         code, out, err = call(*configs, "--device", "cpu", "--no-plots", *arguments)
         return code, out, says(err), workers
 
