@@ -35,7 +35,6 @@ from spec_decode_bench.harness.printable import printable
 from spec_decode_bench.harness.records.file import is_empty_record, read_run, record_path
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.harness.report.console import make_console, print_to_stderr, saying
-from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.resume import check_same_sweep
 from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.session.sources import source_hashes
@@ -56,8 +55,6 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.cli.several_gpus import check_sharing, measure_shared
 
         check_sharing(options, any(source.section for source in sources))
-    if not options.plan:
-        proofs.read_engine()  # while the fork server loads torch
     device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
     if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
         raise KeyboardInterrupt
@@ -84,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _watched(options: argparse.Namespace) -> LoadedConfig:
     """The configuration of --watch. Raises ConfigError where it cannot be combined with the rest."""
-    flags = ("plan", "resume", "shard", "gpus", "cluster", "accelerators", "brief", "until_wrong", "hold")
+    flags = ("plan", "resume", "trust", "shard", "gpus", "cluster", "accelerators", "brief", "until_wrong", "hold")
     if flag := next((name for name in flags if getattr(options, name)), None):
         raise ConfigError(f"--watch and --{flag.replace('_', '-')} exclude each other")
     if len(options.configs) > 1:
@@ -200,7 +197,7 @@ def _planned(
         (lambda: None) if options.no_plots else load_plots,
         options.shard,
         resumed,
-        options.reverify,
+        None if options.trust is None else read_run(record_path(options.trust)),
         options.until_wrong,
     )
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os.path import relpath
 from pathlib import Path
@@ -32,7 +32,7 @@ from spec_decode_bench.harness.import_by_content import PACKAGES
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import changed_source
 from spec_decode_bench.harness.records.file import Line, Writer, read_run
-from spec_decode_bench.harness.records.schema import Header, Run, Save, Segment, Status
+from spec_decode_bench.harness.records.schema import Environment, Header, Proof, Run, Save, Segment, Status
 from spec_decode_bench.harness.report.changes import changes_tables, others_of
 from spec_decode_bench.harness.report.console import (
     make_console,
@@ -46,6 +46,7 @@ from spec_decode_bench.harness.report.console import (
 )
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.harness.session.messages import Job, Loaded, Ready, Sweep
+from spec_decode_bench.harness.session.resume import passed_in
 from spec_decode_bench.harness.session.saved_files import SavedFiles
 from spec_decode_bench.harness.session.session import Session, segment
 from spec_decode_bench.harness.session.sources import ENGINE
@@ -83,12 +84,15 @@ def watch(options: argparse.Namespace, source: LoadedConfig) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Saved(Plan):
-    """What is measured after a save. number: of the save. processes: how many there were before."""
+    """What is measured after a save. number: of the save. processes: how many there were before. passed: variants that
+    passed after one of them, and whose files are the same now.
+    """
 
     loaded: Loaded
     files: SavedFiles
     number: int
     processes: int
+    passed: Mapping[str, Proof]
 
     @property
     def first_process(self) -> int:
@@ -98,10 +102,8 @@ class _Saved(Plan):
     def decisive(self) -> Set[str]:
         return set(self.loaded.own) or super().decisive
 
-    def code(self) -> dict[str, str]:
-        """Raises Outdated."""
-        self.files.check()
-        return self.loaded.code
+    def proven(self, environment: Environment) -> dict[str, Proof]:
+        return {name: proof for name, proof in self.passed.items() if name not in self.loaded.own}
 
     def check_sources(self) -> None:
         """Raises Outdated."""
@@ -122,6 +124,7 @@ class _Watch:
     many there were.
 
     others: variants that the edited ones are compared with. Once they are known, they alone are timed beside them.
+    passed: (variant, hash of its files) -> after which save it passed.
     """
 
     options: argparse.Namespace
@@ -135,6 +138,7 @@ class _Watch:
     others: set[str] | None = None
     saves: int = 0
     processes: int = 0
+    passed: dict[tuple[str, str], Proof] = field(default_factory=dict)
 
     def run(self) -> None:
         """Raises KeyboardInterrupt, DiscoveryError, RecordError and RunError."""
@@ -220,13 +224,13 @@ class _Watch:
             out=self.folder,
             report=partial(self._show, loaded),
             preload=_load_statistics,
-            reverify=self.options.reverify,
             until_wrong=True,
             began=began,
             loaded=loaded,
             files=self.files,
             number=self.saves,
             processes=self.processes,
+            passed={name: self.passed[name, code] for name, code in loaded.code.items() if (name, code) in self.passed},
         )
 
     def _keep(self, line: Line) -> None:
@@ -236,6 +240,7 @@ class _Watch:
         self.processes = max(self.processes, getattr(line, "process", 0) + 1)
 
     def _show(self, loaded: Loaded, console: Console, run: Run, folder: Path, began: float) -> None:
+        self.passed |= {(name, loaded.code[name]): proof for name, proof in passed_in(run).items()}
         print_calibration_errors(console, run.uncalibrated)
         before = self.first.code
         edited = loaded.own or [name for name, code in loaded.code.items() if before.get(name, code) != code]

@@ -13,7 +13,7 @@ from spec_decode_bench.decode_loop.configuration import DecodeLoop, geometry_nam
 from spec_decode_bench.decode_loop.engine_state import EngineShape
 from spec_decode_bench.decode_loop.records import Loop, loop_key
 from spec_decode_bench.harness.config.work_items import Answer, Checked, Death, Task
-from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Reason, Status, Where, added
+from spec_decode_bench.harness.records.schema import Finding, Place, Reason, Status, Where, added
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.session.evaluator import Evaluator
@@ -85,8 +85,7 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
         for name, parts in checked.items():
             line = measured.get(name) or self._left_out(name, parts[-1])
             seconds = added(*(part.seconds for part in parts), line.seconds)
-            proofs = {part.variant_id: part.proof for part in parts if part.proof and line.status is Status.PASSED}
-            yield structs.replace(line, seconds=seconds, proofs=proofs)
+            yield structs.replace(line, seconds=seconds)
 
     def _checked(self, worker: Evaluators, stack: PlannedStack) -> Iterator[Checked]:
         """Its variants at their edge cases and at the loop's shape, up to one that does not pass."""
@@ -125,10 +124,6 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
             finding=finding,
             reason=reason,
         )
-
-    def with_proofs(self, proven: dict[str, Proof], machine: str) -> LoopItem:
-        """proven: "operator/variant" -> proof."""
-        return structs.replace(self, tasks=tuple(task.with_proofs(proven, machine) for task in self.tasks))
 
     def died(self, variant: str, death: Death) -> Loop:
         finding = death.finding(Status.FAILED, Where(Place.POINT, self.at.label))

@@ -64,7 +64,7 @@ class Loop(Outcome, frozen=True, kw_only=True, tag="loop", tag_field="line", omi
     known_failures: ``OPERATOR/VARIANT at 'GLOB'`` -> why a variant fails at these edge cases and sequences.
     process:   as of a cell.
     seconds:   as of a cell; verification counts for the first stack that needs it.
-    proofs:    "operator/variant" -> where it passed its edge cases, of those that an earlier run verified.
+    proofs:    in older records: "operator/variant" -> where it passed its edge cases, if an earlier run verified them.
     """
 
     stack: str

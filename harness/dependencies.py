@@ -7,9 +7,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -79,28 +77,6 @@ def headers(path: Path, text: str, include_path: Sequence[Path]) -> list[tuple[s
                 known[str(header)] = header.read_bytes()
                 waiting.append((header.parent, known[str(header)].decode("utf-8", "replace")))
     return sorted(known.items())
-
-
-def foreign_imports(files: Iterable[Path], packages: Iterable[str]) -> set[str]:
-    """Top-level names that Python files import from outside these packages and the standard library. A file with a
-    syntax error imports nothing.
-    """
-    sources = [path for path in files if path.suffix == ".py" and path.is_file()]
-    names = {name for path in sources for name in _imported_by(path, file_hash(path))}
-    return names - set(sys.stdlib_module_names) - set(packages)
-
-
-@cache
-def _imported_by(path: Path, content: str) -> frozenset[str]:
-    """Top-level names. content: its hash, for the cache."""
-    names: set[str] = set()
-    with suppress(SyntaxError):
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names.add(node.module.partition(".")[0])
-    return frozenset(names)
 
 
 def include_path(source: Path) -> list[Path]:

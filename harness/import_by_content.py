@@ -1,6 +1,6 @@
 """Imports of this suite go by the content of a source. Python takes cached bytecode for current if the source has the
 time stamp, in whole seconds, and the size that it had: after a quick edit the code that runs would not be the code that
-is hashed, and a proof (harness/session/proofs.py) would be one of other code.
+is hashed, and --resume and --trust would mix versions.
 """
 
 from __future__ import annotations

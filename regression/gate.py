@@ -2,8 +2,8 @@
 
 Cells whose code is the same in both revisions are left out, but for a few, which show that the machine is
 steady. First one process of each revision verifies and audits the cells; both run at the same time, and their times are
-not used. Of the same code twice, one does. The others time what passed in it (``run --brief``), whose proofs they find
-in the cache (harness/session/proofs.py), one at a time and in turns (base head, head base, ...), so that a drift of the
+not used. Of the same code twice, one does. The others time what passed in it, whose record they trust
+(``run --brief --trust``), one at a time and in turns (base head, head base, ...), so that a drift of the
 machine meets both sides alike; on two GPUs a pair at a time, whose sides change places after every pair. The sides are
 compared after LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured. While a
 process is timed, the next one loads torch and the suite, and waits (``run --hold``); it uses the GPU when the other has
@@ -55,7 +55,6 @@ from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.file import Writer, read_run
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run, Status, split_key
 from spec_decode_bench.harness.report.console import saying
-from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.timing.gpus import choose_gpus
@@ -66,6 +65,7 @@ from spec_decode_bench.regression.gate_upstream import Upstream, discard, first_
 from spec_decode_bench.regression.revisions import (
     END_FLAG,
     HOLD_FLAG,
+    TRUST_FLAG,
     Revision,
     as_it_stands,
     changed_files,
@@ -95,7 +95,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     variants: files of --variants, as the processes get them.
     cells:    side -> globs of the cells that changed, and of some others; empty where all are measured.
     upstream: where the sides differ in a package; the suite of both is that of head.
-    reverify: whether proofs of earlier runs count for nothing.
     gpus:     two entries for CUDA_VISIBLE_DEVICES, or none.
     """
 
@@ -107,7 +106,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     base: Revision
     head: Revision
     upstream: Upstream | None = None
-    reverify: bool = False
     gpus: tuple[str, ...] = ()
 
     @property
@@ -144,6 +142,7 @@ class Gate:
     config:  content of the configuration of a new gate; None for one that goes on.
     steady:  of a new gate, ids of the variants whose unchanged cells may be measured; None where all are.
     seconds: how long each compared process, or pair on two GPUs, took, in this call.
+    can_trust: whether both revisions have TRUST_FLAG.
     _plans:  side -> keys of its cells, of a gate that begins.
     _held:   the next processes, which have loaded and wait for their turn.
     _running: every process that has not ended.
@@ -155,6 +154,7 @@ class Gate:
     console: Console
     steady: Collection[str] | None = None
     seconds: list[float] = field(default_factory=list)
+    can_trust: bool = False
     _plans: dict[str, list[str]] = field(default_factory=dict)
     _held: list[_Process] = field(default_factory=list)
     _running: list[_Process] = field(default_factory=list)
@@ -176,7 +176,7 @@ class Gate:
             flags = set.intersection(
                 *_both(lambda side: flags_of(f"--{side}", self.settings.revisions[side], suites[side]))
             )
-            can_hold = HOLD_FLAG in flags
+            can_hold, self.can_trust = HOLD_FLAG in flags, TRUST_FLAG in flags
             if self.config is not None:
                 if self.steady is not None and not self._leave_out_what_is_the_same(suites):
                     self._say("the code of every cell is the same in base and head: nothing is measured; --all does")
@@ -332,8 +332,6 @@ class Gate:
     def _verifying(self, side: str, suite: Path, *more: str, keys: Sequence[str] | None = None) -> _Process:
         """more: flags. keys: of the cells, where these are not all."""
         flags = [*self._only(side, keys), *_rounds(VERIFYING_ROUNDS), *more]
-        if self.settings.reverify:
-            flags.append("--reverify")
         return self._start(side, "verified", suite, flags, self._verified(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
@@ -360,6 +358,8 @@ class Gate:
         timed = [cell.key for cell in verified if cell.was_timed and (only is None or cell.key in only)]
         known = [structs.replace(cell, process=0) for cell in verified if not cell.was_timed] if only is None else []
         flags = [*self._only(side, timed), *_rounds(ROUNDS), "--brief"]
+        if self.can_trust:
+            flags += [TRUST_FLAG, str(self._verified(side).resolve())]
         return self._start(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1), hold, known)
 
     def _hold(self, left: Sequence[list[str]], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
@@ -403,8 +403,6 @@ class Gate:
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
         command += [*flags, "--no-plots", "--out", str(unfinished.resolve()), *([HOLD_FLAG] if hold else [])]
         environment = _environment()
-        if not proofs.usable():  # no process after this gate finds them
-            environment[proofs.FOLDER] = str((self.folder / "proofs").resolve())
         if self.settings.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.settings.gpus[self._gpu(side, name)]
         if self.settings.upstream is not None:
@@ -561,7 +559,6 @@ def begin(options: argparse.Namespace, source: LoadedConfig, console: Console) -
         base=base,
         head=head,
         upstream=upstream,
-        reverify=options.reverify,
         gpus=gpus,
     )
     return Gate(folder, settings, Path(options.config).read_bytes(), console, None if options.all else steady)

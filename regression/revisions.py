@@ -24,8 +24,9 @@ from spec_decode_bench.harness.printable import printable
 
 #: What the command line of a revision must offer to be measured by another one.
 NEEDED_FLAG = "--brief"
-#: With this, a process can load while the one before it is timed; with that, it ends where a variant is wrong.
-HOLD_FLAG, END_FLAG = "--hold", "--until-wrong"
+#: With these, a process can load while the one before it is timed, ends where a variant is wrong, and runs no edge case
+#: again that the process which verified has run.
+HOLD_FLAG, END_FLAG, TRUST_FLAG = "--hold", "--until-wrong", "--trust"
 #: Seconds of a git command, or of the help of a revision's command line.
 LIMIT_S = 120
 
@@ -105,7 +106,8 @@ def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[
 
 
 def flags_of(flag: str, revision: Revision, suite: Path) -> set[str]:
-    """Those of NEEDED_FLAG, HOLD_FLAG and END_FLAG that the revision has. Raises ConfigError where it lacks the first.
+    """Those of NEEDED_FLAG, HOLD_FLAG, END_FLAG and TRUST_FLAG that the revision has. Raises ConfigError where it lacks
+    the first.
 
     flag: for errors, such as "--base".
     """
@@ -118,7 +120,7 @@ def flags_of(flag: str, revision: Revision, suite: Path) -> set[str]:
             f"{flag}: {revision} predates `gate`: its bench.py lacks {NEEDED_FLAG}; choose a later revision, or "
             "measure both sides yourself and compare the records"
         )
-    return {name for name in (NEEDED_FLAG, HOLD_FLAG, END_FLAG) if name in done.stdout}
+    return {name for name in (NEEDED_FLAG, HOLD_FLAG, END_FLAG, TRUST_FLAG) if name in done.stdout}
 
 
 def _check_repository() -> None:

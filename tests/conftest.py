@@ -12,7 +12,6 @@ import torch
 from spec_decode_bench import bench
 from spec_decode_bench.harness import interpreter, registry
 from spec_decode_bench.harness.report import console
-from spec_decode_bench.harness.session import proofs
 from tests import arrays, tier
 
 TESTS = Path(__file__).parent
@@ -95,12 +94,6 @@ def own_interpreter():
     os.environ.pop(interpreter.SWITCH, None)
     if before is not None:
         os.environ[interpreter.SWITCH] = before
-
-
-@pytest.fixture(autouse=True)
-def own_proofs(monkeypatch, tmp_path_factory):
-    """No test believes what another one, or the user, has verified."""
-    monkeypatch.setenv(proofs.FOLDER, str(tmp_path_factory.mktemp("proofs")))
 
 
 @pytest.fixture(autouse=True)

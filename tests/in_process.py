@@ -26,18 +26,17 @@ class InProcess:
         return Answer(self._request.run(self._owner), self._owner.lost)
 
 
-def evaluators(owner: Any, machine: str = "") -> Evaluators:
+def evaluators(owner: Any) -> Evaluators:
     """As a session has them; a process that dies is not replaced."""
 
     def replace(death: WorkerDied) -> None:
         raise death
 
     worker = Evaluators(owner.job, lambda job: InProcess(owner), replace)
-    worker.machine = machine
     worker.begin()
     return worker
 
 
-def measured(owner: Any, task: Task, machine: str = "") -> dict[str, Cell]:
+def measured(owner: Any, task: Task) -> dict[str, Cell]:
     """Variant -> its cell, by an Evaluator."""
-    return {cell.variant: cell for cell in measure(task, evaluators(owner, machine), None)}
+    return {cell.variant: cell for cell in measure(task, evaluators(owner), None)}

@@ -51,7 +51,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="as one of many processes that are compared: no cross-check of the estimators, no audit; for gate",
     )
-    flags.add_reverify(parser)
+    parser.add_argument(
+        "--trust",
+        metavar="RUN",
+        help="a record of the same files and machine: what passed in it runs no edge case again; see "
+        "docs/verification.md",
+    )
     parser.add_argument(
         "--until-wrong",
         action="store_true",

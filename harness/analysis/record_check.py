@@ -89,7 +89,7 @@ def _audited(run: Run) -> str | None:
         audits = {line.key: line.audit} if isinstance(line, Cell) and line.audit else {}
         for name, proof in (line.proofs | audits).items():
             if proof.gpu_id != run.process_of(line).environment.gpu_id:
-                return f"{name} was verified on another GPU; record it with --reverify"
+                return f"{name} was verified on another GPU; record it without --trust"
     warnings = audit_warnings(run.cells)
     return f"{warnings[0]}; CUPTI must be free and permitted" if warnings else None
 

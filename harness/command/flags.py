@@ -97,14 +97,6 @@ def add_baseline(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_reverify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--reverify",
-        action="store_true",
-        help="verify and audit variants again that passed before; see docs/verification.md",
-    )
-
-
 def add_out(
     parser: argparse._ActionsContainer, meaning: str, default: Path | None = None, required: bool = False
 ) -> None:

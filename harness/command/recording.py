@@ -7,12 +7,13 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 from rich.console import Console
@@ -28,25 +29,20 @@ from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import changed_source
 from spec_decode_bench.harness.records.file import Line, Writer, read_run
 from spec_decode_bench.harness.records.schema import (
-    Audit,
     Cell,
     Environment,
     Finding,
     Header,
-    Outcome,
     Proof,
     RecordError,
     Run,
     Segment,
-    Status,
-    audited,
     rounded,
 )
 from spec_decode_bench.harness.records.sentences import of_finding
 from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar, saying
-from spec_decode_bench.harness.session import proofs
 from spec_decode_bench.harness.session.messages import Job, Ready
-from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources
+from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources, trusted_of
 from spec_decode_bench.harness.session.session import Session, header, segment, utc_now
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.harness.session.worker import RunError
@@ -69,7 +65,7 @@ class Plan:
     preload:  loads what ``report`` needs, in a thread, while the processes start.
     shard:    "2/8" where this is one part of a sweep.
     resumed:  the record to complete.
-    reverify: whether to verify variants that are remembered as proven, too.
+    trusted:  a record whose variants, if they passed in it, do not run their edge cases again.
     until_wrong: whether all new variants are verified before anything is timed; if some are wrong, their cells are the
               run.
     began:    when the command, or what it does for this plan, began, by time.monotonic().
@@ -87,7 +83,7 @@ class Plan:
     preload: Callable[[], None]
     shard: str | None = None
     resumed: Run | None = None
-    reverify: bool = False
+    trusted: Run | None = None
     until_wrong: bool = False
     began: float = field(default_factory=time.monotonic)
 
@@ -113,9 +109,11 @@ class Plan:
         """Variants ("operator/variant") of which a wrong one makes timing needless."""
         return {item.id_of(name) for item in self.tasks for name in item.variants} if self.until_wrong else frozenset()
 
-    def code(self) -> dict[str, str]:
-        """Of proofs.code_of."""
-        return proofs.code_of(self.catalog.variants_of(self.tasks), self.catalog)
+    def proven(self, environment: Environment) -> dict[str, Proof]:
+        """ "operator/variant" -> where it passed its edge cases. Raises RecordError where this is not the machine of
+        ``trusted``, or a file is another one.
+        """
+        return trusted_of(self.trusted, self.sources, environment) if self.trusted else {}
 
     def first_line(self, ready: Ready) -> Header | Segment:
         """Of what is measured now. Raises RecordError where this is not the machine of ``resumed``."""
@@ -216,18 +214,17 @@ def measured(
             print_to_stderr(f"this one alone: {plan.repeat(f'{variant}/{finding.name}', plan.job.seed)}")
 
     with progress_bar(console, len(keys_of(left))) as update, ThreadPoolExecutor(1) as thread:
-        try:
-            code = thread.submit(plan.code).result  # while the processes start
-            thread.submit(plan.preload)
-        except RuntimeError:  # the system starts no thread; the session, which needs some, says so
-            code = plan.code
+        with suppress(RuntimeError):  # the system starts no thread; the session, which needs some, says so
+            thread.submit(plan.preload)  # while the processes start
         try:
             with session:
                 early: list[Segment] = []
                 session.on_process = early.append
                 with saying("starting the processes, verifying new variants, calibrating"):
-                    remembered = _Remembered.of(plan, code(), session.environment)
-                    items = remembered.marked(left)
+                    plan.check_sources()  # the processes have imported them
+                    items = left
+                    if proven := plan.proven(session.environment):
+                        items = [item.trusting(proven) if isinstance(item, Task) else item for item in left]
                     for checked in session.verify_first(items, plan.decisive):
                         tell(checked.variant_id, checked.finding)
                     if wrong := plan.decisive & told:
@@ -241,7 +238,6 @@ def measured(
 
                 def replaced(process: Segment) -> None:
                     plan.check_sources()
-                    remembered.see_process(process)
                     keep(structs.replace(process, process=plan.first_process + process.process))
 
                 for process in early:
@@ -251,9 +247,7 @@ def measured(
                 for outcome in session.run(items):
                     if isinstance(outcome, Cell) and outcome.finding is not None:
                         tell(outcome.variant_id, outcome.finding)
-                    remembered.see(outcome)
                     keep(structs.replace(outcome, process=plan.first_process + outcome.process))
-                remembered.keep()
         except KeyboardInterrupt:
             if not begun:
                 raise
@@ -263,84 +257,6 @@ def measured(
                 raise
             ending.error = str(error)
     return ending
-
-
-@dataclass
-class _Remembered:
-    """The proofs of a run.
-
-    keys:    variant -> key of its proofs. proven: -> what earlier runs verified and audited.
-    gpus:    process -> the GPU that it measures on, as in Environment.
-    passed:  variant that this run verified -> on which GPU. failed: variants that failed in it.
-    audits:  variant -> what this run audited.
-    """
-
-    plan: Plan
-    environment: Environment
-    keys: dict[str, str]
-    proven: dict[str, proofs.Remembered]
-    gpus: dict[int, str | None] = field(default_factory=dict)
-    passed: dict[str, str | None] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)
-    audits: dict[str, dict[str, Audit]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, plan: Plan, code: Mapping[str, str], environment: Environment) -> Self:
-        """code: as the files were since they were planned."""
-        plan.check_sources()  # the processes have imported them
-        keys = proofs.keys_of(code, environment, plan.source.config.measure.seed)
-        proven = {} if plan.reverify else proofs.load(keys)
-        return cls(plan, environment, keys, proven, {0: environment.gpu_id})
-
-    def marked(self, items: Sequence[Planned]) -> Sequence[Planned]:
-        """The items with the proofs of their variants."""
-        if not self.proven:
-            return items
-        machine = proofs.machine_hash(self.environment)
-        proven = {variant: remembered.proof for variant, remembered in self.proven.items()}
-        return [self._with_audits(item.with_proofs(proven, machine)) for item in items]
-
-    def _with_audits(self, item: Planned) -> Planned:
-        if not isinstance(item, Task):
-            return item
-        key = proofs.audit_key(item.axes, self.plan.job.measure.cache)
-        audits = {name: self.proven[item.id_of(name)].audits.get(key) for name in item.proven}
-        return structs.replace(item, audits={name: audit for name, audit in audits.items() if audit is not None})
-
-    def see_process(self, process: Segment) -> None:
-        if proofs.machine_hash(process.environment) == proofs.machine_hash(self.environment):
-            self.gpus[process.process] = process.environment.gpu_id
-
-    def see(self, outcome: Outcome) -> None:
-        variants, proven = set(outcome.variant_ids), set(outcome.proofs)  # of one that fails, all are verified again
-        if outcome.status.is_bad:
-            self.failed |= variants
-        elif outcome.status is Status.PASSED and outcome.process in self.gpus:
-            gpu_id = self.gpus[outcome.process]
-            for variant in variants - proven:
-                self.passed.setdefault(variant, gpu_id)
-            if isinstance(outcome, Cell) and outcome.audit is None and (counts := audited(outcome.metrics)):
-                key = proofs.audit_key(outcome.axes, self.plan.job.measure.cache)
-                proof = self._proof(outcome.variant_id, gpu_id)
-                self.audits.setdefault(outcome.variant_id, {})[key] = Audit(proof=proof, counts=counts)
-
-    def _proof(self, variant: str, gpu_id: str | None) -> Proof:
-        return Proof(key=self.keys.get(variant, ""), verified_at=utc_now().isoformat(), gpu_id=gpu_id)
-
-    def _keys_now(self) -> dict[str, str]:
-        return proofs.keys_of(self.plan.code(), self.environment, self.plan.source.config.measure.seed)
-
-    def keep(self) -> None:
-        """Remember who passed everywhere, with the files as they were when this run began; forget who failed."""
-        for variant in self.failed & set(self.keys):
-            proofs.forget(self.keys[variant])
-        new = {**self.passed, **self.audits}.keys() - self.failed
-        now = self._keys_now() if new else {}
-        for variant in sorted(new):
-            if variant in now and now[variant] == self.keys.get(variant):
-                before = self.proven.get(variant)
-                proof = before.proof if before else self._proof(variant, self.passed[variant])
-                proofs.store(proofs.Remembered(proof, self.audits.get(variant, {})))
 
 
 def _of(item: Planned, ids: Collection[str]) -> list[str]:

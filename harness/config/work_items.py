@@ -16,7 +16,6 @@ from msgspec import structs
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.contract import Buffers
 from spec_decode_bench.harness.records.schema import (
-    Audit,
     Cell,
     Code,
     Finding,
@@ -59,9 +58,6 @@ class Planned(WorkItem, Protocol):
 
     def key(self, variant: str) -> str:
         """Of its line."""
-
-    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Self:
-        """proven: "operator/variant" -> proof, on the kind of machine of this hash."""
 
 
 class Request(Protocol):
@@ -138,8 +134,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
     point:       label of the axes. baseline: the variant that ratios refer to.
     known_failures:      variant -> its known failures.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
-    proven:      variants that passed their edge cases before -> where; on the kind of machine that ``machine`` is the
-                 hash of (harness/session/proofs.py). audits: likewise, variants that were audited at this point.
+    proven:      variants that passed their edge cases in an earlier run -> where.
     """
 
     answer: ClassVar[Any] = Answer[Timed]
@@ -153,8 +148,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
     known_failures: dict[str, dict[str, str]] = {}
     budget_s: float | None = None
     proven: dict[str, Proof] = {}
-    audits: dict[str, Audit] = {}
-    machine: str = ""
 
     @property
     def label(self) -> str:
@@ -175,9 +168,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
         budget_s = self.budget_s and self.budget_s * len(chosen) / len(self.variants)
         return structs.replace(self, variants=chosen, budget_s=budget_s)
 
-    def with_proofs(self, proven: dict[str, Proof], machine: str) -> Task:
+    def trusting(self, proven: dict[str, Proof]) -> Task:
+        """proven: "operator/variant" -> where it passed its edge cases."""
         own = {name: proven[self.id_of(name)] for name in self.variants if self.id_of(name) in proven}
-        return structs.replace(self, proven=own, machine=machine)
+        return structs.replace(self, proven=own)
 
     def died(self, variant: str, death: Death) -> Timed:
         return Timed(variant=variant, finding=death.finding(Status.FAILED, Where(Place.POINT, self.point)))
@@ -205,7 +199,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
             known_failures=self.known_failures.get(checked.variant, {}),
             process=(timed or checked).process,
             proof=checked.proof if finding.status is Status.PASSED else None,
-            audit=audited.proof if audited and metrics else None,
             seconds=added(*(answer.seconds for answer in reversed(ends))),
         )
 
@@ -215,14 +208,12 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     counts:   counts and CUPTI times, as fields of Metrics. no_audit: why there are none.
     finding:  of the check that rejected it.
-    proof:    of the earlier run that audited it.
     """
 
     variant: str
     counts: dict[str, Any] = {}
     no_audit: str | None = None
     finding: Finding | None = None
-    proof: Proof | None = None
     seconds: dict[str, float] = {}
     process: int = 0
 

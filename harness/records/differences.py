@@ -25,6 +25,7 @@ REFUSED: dict[str, Set[str]] = {
     "history": {"device model", "cache state", "seed"},
     "one_record": _ONE_RECORD,
     "merge": {*_ONE_RECORD, "name", "seed", "config", "sources"},
+    "trust": {*_ONE_RECORD, "python", "cuda_core", "nvrtc", "compiler_settings"},
 }
 #: The same in words.
 USES = {
@@ -34,6 +35,7 @@ USES = {
     "history": "make one `history`",
     "state": "share a place on its time axis; else they get two",
     "merge": "are merged as shards",
+    "trust": "are a run and the record of its `--trust`",
     "one_record": "come from the GPUs of one run, or from a run and its `--resume`",
 }
 #: What is told where it differs: beside a comparison, all but what it shows elsewhere or refuses, and what varies from

@@ -403,30 +403,13 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An earlier run in which a variant passed its edge cases and sequences.
 
-    key:         hash of all that they depend on (harness/session/proofs.py).
+    key:         the record that --trust names; in older records a hash of all that they depend on.
     verified_at: when, UTC, ISO 8601. gpu_id: on which GPU, as in Environment.
     """
 
     key: str
     verified_at: str
     gpu_id: str | None = None
-
-
-#: What the second process counts, as fields of Metrics.
-AUDITED = ("cupti_launches", "eager_launches", "allocations", "synchronizations", "memcpys")
-
-
-class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """An earlier run that audited the launch of a variant at one point. counts: fields of Metrics, of AUDITED."""
-
-    proof: Proof
-    counts: dict[str, int | dict[str, int] | None]
-
-
-def audited(metrics: Metrics | None) -> dict[str, int | dict[str, int] | None]:
-    """The counts of a cell; empty where it was not audited."""
-    was_audited = metrics is not None and metrics.eager_launches is not None
-    return {name: getattr(metrics, name) for name in AUDITED} if was_audited else {}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", omit_defaults=True):
@@ -457,8 +440,8 @@ class Cell(Outcome, frozen=True, kw_only=True, tag="cell", tag_field="line", omi
     phase:          when a server calls the operator.
     known_failures: edge cases and sequences, as globs, that the variant is declared not to support -> why.
     process:        number of the process that measured it: the header's is 0, the others have a segment.
-    proof:          where the variant passed its edge cases, if an earlier run on this kind of machine verified them.
-    audit:          likewise, where its launch at this point was audited; then there is no cupti_us.
+    proof:          where the variant passed its edge cases, if an earlier run verified them.
+    audit:          in older records: where its launch at this point was audited; then there is no cupti_us.
     seconds:        activity -> how long it took (harness/analysis/seconds.py).
     """
 

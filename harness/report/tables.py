@@ -126,7 +126,7 @@ def _timed(cell: Cell) -> bool:
 def proof_notes(proofs: Mapping[str, Proof], done: str = "verified") -> list[str]:
     """A sentence about what earlier runs verified, or audited. proofs: variant -> proof."""
     named = ", ".join(f"{name} ({proof.verified_at[:16]})" for name, proof in sorted(proofs.items()))
-    return [f"{done} before: {named}; --reverify repeats it"] if proofs else []
+    return [f"{done} before: {named}"] if proofs else []
 
 
 def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:

@@ -54,7 +54,6 @@ from spec_decode_bench.harness.records.schema import (
 )
 from spec_decode_bench.harness.session.loading import files_behind, loaded
 from spec_decode_bench.harness.session.messages import Heartbeat, Job, Loaded, Ready
-from spec_decode_bench.harness.session.proofs import read_engine
 from spec_decode_bench.harness.session.sampling import RAMP_S, Sampling, is_context_lost
 from spec_decode_bench.harness.session.sources import package_needs
 from spec_decode_bench.harness.timing.environment import describe
@@ -181,8 +180,6 @@ class Evaluator:
         #: Where a Check was last, whose inputs its variants share.
         self._at: _At | None = None
         self._compiled: dict[str, dict[str, str]] = {}
-        if job.sweep is not None:  # while the author edits
-            read_engine()
 
     def _discover(self, files: Sequence[str]) -> None:
         """Raises DiscoveryError."""

@@ -20,10 +20,9 @@ _AT_EDGES = (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT)
 class Evaluators(SupervisedWorker):
     """The processes that verify and time, one after the other.
 
-    machine: hash of the kind of machine, whose proofs count. timing_s: seconds for which variants were timed.
+    timing_s: seconds for which variants were timed.
     """
 
-    machine = ""
     timing_s = 0.0
 
     def __init__(self, job: Job, start: Callable[[Job], Worker], replace: Callable[[WorkerDied], None]) -> None:
@@ -38,7 +37,7 @@ class Evaluators(SupervisedWorker):
         """Whether a variant passes its edge cases and sequences, of which the session runs it at once, and at a point:
         the first finding that rejects it, else that of the point. planned: whether the operator may leave it out.
         """
-        if name in task.proven and task.machine == self.machine:
+        if name in task.proven:
             self._at_edges.setdefault(task.id_of(name), task.proven[name])
         where = AtPoint(label=task.point, axes=task.axes, planned=planned)
         (checked,) = self.check(Check(operator=task.operator, variants=(name,), where=where))
@@ -87,10 +86,9 @@ class Evaluators(SupervisedWorker):
 class Auditors(SupervisedWorker):
     """The processes that use CUPTI, one after the other. Cells that cannot be audited are kept, with the reason.
 
-    machine: as of Evaluators. unable: why nothing is audited any more.
+    unable: why nothing is audited any more.
     """
 
-    machine = ""
     unable: str | None = None
 
     def __init__(self, job: Job, start: Callable[[Job], Worker], replace: Callable[[WorkerDied], None]) -> None:
@@ -99,13 +97,8 @@ class Auditors(SupervisedWorker):
         self._launched: set[str] = set()
 
     def audit(self, task: Task, timed: Timed) -> Audited:
-        """What the auditor finds of a variant that was timed; what an earlier run of this kind of machine found, if the
-        graph holds as many operations as then.
-        """
+        """What the auditor finds of a variant that was timed."""
         name, launches = timed.variant, timed.metrics.launches
-        remembered = task.audits.get(name) if task.machine == self.machine else None
-        if remembered is not None and launches in (None, remembered.counts["cupti_launches"]):
-            return Audited(variant=name, counts=remembered.counts, proof=remembered.proof)
         if self.unable is not None:
             return Audited(variant=name, no_audit=self.unable)
         began = time.monotonic()

@@ -114,7 +114,8 @@ class Loaded(_Message):
 
     files:   those given, and what they import and include of the user's and of the suite's kernels.
     own:     "operator/variant" of the variants that they define.
-    items:   of the sweep. sources, compiled: as in Header. code: of proofs.code_of. warnings: a sentence each.
+    items:   of the sweep. sources, compiled: as in Header. warnings: a sentence each.
+    code:    "operator/variant" -> hash of its files.
     """
 
     files: list[str] = []

@@ -1,4 +1,6 @@
-"""Completing an interrupted run: do command and machine match the record?"""
+"""What an earlier record is good for: --resume completes it, and --trust believes what passed in it. Do command, files
+and machine match?
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.records.differences import changed_source, differences, differing, settings
 from spec_decode_bench.harness.records.file import as_recorded
-from spec_decode_bench.harness.records.schema import Environment, RecordError, Run
+from spec_decode_bench.harness.records.schema import Environment, Proof, RecordError, Run, Status
 
 
 def check_same_sweep(run: Run, config: Mapping[str, Any], keys: Sequence[str]) -> None:
@@ -42,3 +44,25 @@ def check_same_machine(run: Run, environment: Environment) -> None:
     """Raises RecordError where cells of this process must not be in the same record."""
     for difference in differences(run.header.environment, environment, "one_record"):
         raise RecordError(f"{difference.between(run.path, 'this process')}; record the run again")
+
+
+def trusted_of(run: Run, sources: Mapping[str, str], environment: Environment) -> dict[str, Proof]:
+    """``passed_in`` a record of --trust. Raises RecordError where a file that cells depend on has another content than
+    then, or none, or where the machine is not of the same kind.
+    """
+    if changed := changed_source(sources, run.header.sources):
+        raise RecordError(f"--trust {run.path}: {changed} has changed since; leave --trust away")
+    for difference in differences(run.header.environment, environment, "trust"):
+        raise RecordError(f"--trust: {difference.between(run.path, 'this process')}; leave --trust away")
+    return passed_in(run)
+
+
+def passed_in(run: Run) -> dict[str, Proof]:
+    """ "operator/variant" -> where it passed its edge cases, of the variants that passed wherever they ran."""
+    failed = {cell.variant_id for cell in run.cells if cell.status.is_bad}
+    return {
+        cell.variant_id: cell.proof
+        or Proof(key=run.path, verified_at=run.header.started, gpu_id=run.process_of(cell).environment.gpu_id)
+        for cell in run.cells
+        if cell.status is Status.PASSED and cell.variant_id not in failed
+    }

@@ -22,7 +22,6 @@ from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Calibration
 from spec_decode_bench.harness.session.evaluators import Auditors, Evaluators
 from spec_decode_bench.harness.session.measure import measure
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Load, Loaded, Ready
-from spec_decode_bench.harness.session.proofs import machine_hash
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, start_worker
 
@@ -69,8 +68,6 @@ class Session:
                 worker.begin()
                 self._begun.append(worker)
             self.environment = self._evaluator.wait_until_up().environment
-            for worker in self._begun:
-                worker.machine = machine_hash(self.environment)
         except BaseException:
             self.close(0)
             raise
@@ -106,8 +103,6 @@ class Session:
         self.environment = structs.replace(self.environment, packages=packages, checkouts=checkouts)
         environment = structs.replace(self.ready.environment, packages=packages, checkouts=checkouts)
         self._ready = structs.replace(self.ready, environment=environment, compiled=found.compiled)
-        for worker in self._begun:
-            worker.machine = machine_hash(self.environment)
         return found
 
     def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str]) -> Iterator[Checked]:

@@ -48,7 +48,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="measure every cell, also those whose code is the same in both revisions"
     )
-    flags.add_reverify(parser)
     add_rule(parser)
     flags.add_out(parser, "where records and comparison go (default: results/gate-NAME-TIME)")
     origin.add_argument(

@@ -104,19 +104,6 @@ def test_the_whole_path_without_a_gpu(config, tmp_path):
     assert "ITL of chains in ms" in (tmp_path / "out" / "table.md").read_text()
 
 
-@full
-def test_the_second_run_believes_what_the_first_verified(config, tmp_path):
-    for folder in ("1", "2"):
-        done = completed(config(), "--device", "cpu", "--no-plots", "--out", folder)
-        assert done.returncode == 0, done.stderr
-        assert ("--reverify repeats it" in done.stdout) is (folder == "2")
-    first, second = (read_run(tmp_path / folder / "run.jsonl") for folder in ("1", "2"))
-    assert [loop.proofs for loop in first.others] == [{}] * 4
-    for loop in second.others:
-        assert loop.proofs.keys() == {"/".join(part) for part in loop.operators.items()}
-    assert {"compile", "verify", "time"} == first.others[0].seconds.keys()
-
-
 @pytest.mark.parametrize(
     ("launch", "status", "reason"),
     [

@@ -10,10 +10,9 @@ from spec_decode_bench.decode_loop.items import LoopItem
 from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
 from spec_decode_bench.harness.config.work_items import Audited, Check, Checked, EdgeCases, Named, Task, Timed, keys_of
-from spec_decode_bench.harness.records.schema import AUDITED, Audit, Finding, Place, Proof, Status, Where
+from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.records.sentences import ending
-from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Prepare, Ready
-from spec_decode_bench.harness.session.proofs import machine_hash
+from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Prepare, Ready
 from spec_decode_bench.harness.session.session import RunError, Session
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS
 from spec_decode_bench.harness.session.worker import WorkerDied
@@ -399,22 +398,6 @@ def test_cupti_times_the_calibration_kernels_too():
     assert session.ready.environment.notes == ()
     assert (joined.own["null"].cupti_us, joined.spins[1000].cupti_us) == ([0.7], [1.7])
     assert joined.own["null"].graph_us == calibration.own["null"].graph_us
-
-
-@pytest.mark.parametrize(
-    ("launches", "environment", "again"),
-    [(1, {}, False), (2, {}, True), (1, {"driver": "581"}, True)],
-    ids=["same", "other graph", "other machine"],
-)
-def test_a_remembered_audit_is_not_repeated(launches, environment, again):
-    proof = Proof(key="k", verified_at="2026")
-    counts = dict.fromkeys(AUDITED, 7) | {"cupti_launches": launches, "memcpys": {"DtoH": 1}}
-    workers = with_auditor(auditor(), launches=1)
-    workers.starts["evaluate"] = [Ready(factory.gpu_environment(), None, {})]
-    machine = machine_hash(factory.gpu_environment(**environment))
-    (cell,) = audited(workers, items(names="a", audits={"a": Audit(proof=proof, counts=counts)}, machine=machine))["a"]
-    assert workers.asked_to(AuditOf, "audit") == [("a",)] * again
-    assert (cell.audit, cell.metrics.eager_launches) == ((None, 1) if again else (proof, 7))
 
 
 @pytest.mark.parametrize(
