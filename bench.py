@@ -39,8 +39,7 @@ def commands() -> dict[str, Command]:
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """only: the command that is given, whose flags are enough; None for those of all commands."""
     from spec_decode_bench.harness import __version__
-    from spec_decode_bench.harness.command.handling import Parser
-    from spec_decode_bench.harness.command.program import program
+    from spec_decode_bench.harness.command.handling import Parser, program
 
     me = " ".join(program())
     top = Parser(

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from spec_decode_bench.harness.analysis.seconds import seconds_of
 from spec_decode_bench.harness.analysis.warnings import unknown_line_warnings
-from spec_decode_bench.harness.command.table_file import write_tables
 from spec_decode_bench.harness.discover import ROOT
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.file import read_run
@@ -28,7 +27,7 @@ from spec_decode_bench.harness.report.console import (
     saying,
     warn,
 )
-from spec_decode_bench.harness.report.table import Table
+from spec_decode_bench.harness.report.table import Table, write_tables
 from spec_decode_bench.harness.report.tables import result_tables
 
 REFERENCE = ROOT / "results" / "reference"

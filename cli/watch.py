@@ -24,7 +24,6 @@ from rich.text import Text
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.command.planning import device_of, make_job, point_command
 from spec_decode_bench.harness.command.recording import Plan, default_folder, measured
-from spec_decode_bench.harness.command.table_file import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.discover import ROOT, DiscoveryError
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED
@@ -44,6 +43,7 @@ from spec_decode_bench.harness.report.console import (
     print_to_stderr,
     warn,
 )
+from spec_decode_bench.harness.report.table import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.harness.session.messages import Job, Loaded, Ready, Sweep
 from spec_decode_bench.harness.session.resume import passed_in

@@ -17,7 +17,7 @@ from spec_decode_bench.harness.records.schema import Finding, Place, Reason, Sta
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.session.evaluator import Evaluator
-    from spec_decode_bench.harness.session.evaluators import Evaluators
+    from spec_decode_bench.harness.session.measure import Evaluators
 
 
 @dataclass(frozen=True)

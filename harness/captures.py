@@ -21,16 +21,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from spec_decode_bench.harness.errors import UsageError
+from spec_decode_bench.harness.errors import CaptureError
 
 #: Of what this version writes and reads.
 SCHEMA = 1
 MAGIC = b"spec_decode_bench capture\n"
 _FRAME, _LENGTH = struct.Struct("<II"), struct.Struct("<I")
-
-
-class CaptureError(UsageError):
-    """A capture file cannot be written or read. The message starts with its path."""
 
 
 class Speculative(msgspec.Struct, frozen=True, kw_only=True):

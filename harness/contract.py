@@ -137,6 +137,11 @@ class Expected:
     may_keep: Tensor | None = None
     dont_care: Tensor | None = None
 
+    def to(self, device: Any) -> Expected:
+        """On a device of torch."""
+        tensors = (self.value, self.untouched, self.may_keep, self.dont_care)
+        return Expected(*(None if tensor is None else tensor.to(device) for tensor in tensors))
+
     @property
     def may_vary(self) -> Tensor | None:
         """Mask of the elements that may differ from launch to launch: may_keep and dont_care."""

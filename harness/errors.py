@@ -26,6 +26,10 @@ class UsageError(Exception):
     """
 
 
+class CaptureError(UsageError):
+    """A capture file cannot be written or read. The message starts with its path."""
+
+
 def did_you_mean(name: str, valid: Sequence[str]) -> str:
     """``; did you mean X?`` where something is close, else ``; valid are A, B, C``. Empty where nothing is valid."""
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)

@@ -16,9 +16,8 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
-from spec_decode_bench.harness.command.program import program
+from spec_decode_bench.harness.command.handling import program
 from spec_decode_bench.harness.command.recording import command_line, new_folder
-from spec_decode_bench.harness.command.table_file import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.config.work_items import Task, keys_of
 from spec_decode_bench.harness.discover import ROOT, Catalog
@@ -27,6 +26,7 @@ from spec_decode_bench.harness.exit_codes import BAD, OK
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import RecordError, Run
 from spec_decode_bench.harness.report.console import print_tables
+from spec_decode_bench.harness.report.table import refuse_foreign_table, write_tables
 from spec_decode_bench.harness.session.interrupt import end_groups
 from spec_decode_bench.harness.session.sources import source_hashes
 from spec_decode_bench.profiler import chrome_trace, ncu, nsys, tools

@@ -25,9 +25,17 @@ from spec_decode_bench.harness.packages import project
 from spec_decode_bench.harness.records.schema import Run, axis_texts, label_parts, split_key
 from spec_decode_bench.harness.report.changes import change_text
 from spec_decode_bench.harness.report.console import PrintableConsole, print_tables, print_text
-from spec_decode_bench.harness.report.escape import as_code, as_text
 from spec_decode_bench.harness.report.folding import spaced
-from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
+from spec_decode_bench.harness.report.table import (
+    Column,
+    Entry,
+    Table,
+    as_code,
+    as_text,
+    markdown_rows,
+    number_column,
+    text_rows,
+)
 from spec_decode_bench.regression.comparison import (
     GATING,
     POWER,

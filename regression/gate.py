@@ -42,8 +42,8 @@ from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.harness.analysis.warnings import abbreviated
+from spec_decode_bench.harness.command.handling import program
 from spec_decode_bench.harness.command.planning import plan_tasks, prepare, seed_of, writing_to
-from spec_decode_bench.harness.command.program import program
 from spec_decode_bench.harness.command.recording import new_folder
 from spec_decode_bench.harness.command.verdict import reasons_in_words
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Measure

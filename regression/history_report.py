@@ -12,8 +12,15 @@ from rich.text import Text
 from spec_decode_bench.harness.analysis.stats import geometric_mean
 from spec_decode_bench.harness.numbers import counted, signed, significant
 from spec_decode_bench.harness.report.console import print_tables
-from spec_decode_bench.harness.report.escape import as_text
-from spec_decode_bench.harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
+from spec_decode_bench.harness.report.table import (
+    Column,
+    Entry,
+    Table,
+    as_text,
+    markdown_rows,
+    number_column,
+    text_rows,
+)
 from spec_decode_bench.regression.history import History
 
 #: Task that the markdown lists; a history's picture and --only show others.

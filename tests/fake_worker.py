@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import Answer, AtPoint, Audited, Check, Checked, Task, Timed
-from spec_decode_bench.harness.records.schema import Cell, Finding, Metrics, Place, Status
+from spec_decode_bench.harness.records.schema import AuditCounts, Cell, Finding, Metrics, Place, Status
 from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Ready, Up
 from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.session.worker import WorkerDied, WorkerSilent
@@ -160,7 +160,7 @@ def auditor(dies=(), rejects=()):
             yield Heartbeat((name,))
             if name in dies:
                 yield WorkerDied(KILLED)
-            counts = {"cupti_launches": None, "eager_launches": 1, "allocations": 0}
+            counts = AuditCounts(eager_launches=1, allocations=0)
             found = {"status": Status.MISMATCH, "check": "no_sync", "message": "it waits"}
             finding = Finding(place=Place.POINT, name=request.task.point, **found) if name in rejects else None
             yield Audited(variant=name, counts=counts, finding=finding)

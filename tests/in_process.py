@@ -6,8 +6,7 @@ from typing import Any
 
 from spec_decode_bench.harness.config.work_items import Answer, Task
 from spec_decode_bench.harness.records.schema import Cell
-from spec_decode_bench.harness.session.evaluators import Evaluators
-from spec_decode_bench.harness.session.measure import measure
+from spec_decode_bench.harness.session.measure import Evaluators, measure
 from spec_decode_bench.harness.session.worker import WorkerDied
 
 

@@ -55,8 +55,7 @@ from spec_decode_bench.harness.records.schema import CheckLine, Code, Place
 from spec_decode_bench.harness.records.sentences import seen
 from spec_decode_bench.harness.report import table as tables
 from spec_decode_bench.harness.report.console import make_console, print_rows, print_tables, progress_bar
-from spec_decode_bench.harness.report.escape import as_text
-from spec_decode_bench.harness.report.table import Column, Entry, markdown_rows, number_column
+from spec_decode_bench.harness.report.table import Column, Entry, as_text, markdown_rows, number_column
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "tools" / "mutants"

@@ -37,9 +37,8 @@ from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.harness.records.schema import Environment, Run, split_key
 from spec_decode_bench.harness.records.select import chosen
 from spec_decode_bench.harness.report import overview
-from spec_decode_bench.harness.report.escape import as_text
 from spec_decode_bench.harness.report.listing import defined
-from spec_decode_bench.harness.report.table import Table, markdown, markdown_rows
+from spec_decode_bench.harness.report.table import Table, as_text, markdown, markdown_rows
 from spec_decode_bench.harness.report.tables import result_tables
 from spec_decode_bench.profiler.records import PROFILE, Profile, read_document
 from spec_decode_bench.profiler.tables import profile_tables

@@ -13,8 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from spec_decode_bench.harness.captures import Capture, CaptureError, Entry
+from spec_decode_bench.harness.captures import Capture, Entry
 from spec_decode_bench.harness.config.captured import read
+from spec_decode_bench.harness.errors import CaptureError
 
 #: What an entry must have to tell contexts, and to tell tokens of a step; each with query_start_loc.
 CONTEXTS, COUNTS = ("num_computed_tokens", "seq_lens"), ("num_sampled", "num_accepted_tokens")

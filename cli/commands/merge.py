@@ -27,12 +27,12 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.cli.run_report import report
         from spec_decode_bench.harness.analysis.warnings import abbreviated
         from spec_decode_bench.harness.command.planning import writing_to
-        from spec_decode_bench.harness.command.table_file import refuse_foreign_table
         from spec_decode_bench.harness.command.verdict import exit_code
         from spec_decode_bench.harness.numbers import counted
         from spec_decode_bench.harness.records.file import read_run, record_path, write_run
         from spec_decode_bench.harness.records.merge import merge, missing_shards
         from spec_decode_bench.harness.report.console import make_console, warn
+        from spec_decode_bench.harness.report.table import refuse_foreign_table
 
     runs = [read_run(record_path(path)) for path in options.runs]
     path = options.out / "run.jsonl"

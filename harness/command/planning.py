@@ -14,8 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
-from spec_decode_bench.harness.command import streams
-from spec_decode_bench.harness.command.program import program
+from spec_decode_bench.harness.command.handling import STANDARD_OUTPUT, program
 from spec_decode_bench.harness.config.captured import left_out
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, Measure, load, parse_overrides
 from spec_decode_bench.harness.config.sweep import plan
@@ -134,6 +133,6 @@ def writing_to(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename == streams.NAME:
+        if error.filename == STANDARD_OUTPUT:
             raise
         raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None

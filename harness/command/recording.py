@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 from rich.console import Console
 
-from spec_decode_bench.harness.command.program import program
-from spec_decode_bench.harness.command.table_file import refuse_foreign_table
+from spec_decode_bench.harness.command.handling import program
 from spec_decode_bench.harness.command.verdict import exit_code
 from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.config.work_items import Planned, Task, keys_of, with_keys
@@ -41,6 +40,7 @@ from spec_decode_bench.harness.records.schema import (
 )
 from spec_decode_bench.harness.records.sentences import of_finding
 from spec_decode_bench.harness.report.console import print_to_stderr, progress_bar, saying
+from spec_decode_bench.harness.report.table import refuse_foreign_table
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.resume import check_same_machine, check_same_sources, trusted_of
 from spec_decode_bench.harness.session.session import Session, header, segment, utc_now

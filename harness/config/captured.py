@@ -13,13 +13,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from spec_decode_bench.harness.captures import MAGIC, Capture, CaptureError, Entry, read_capture
 from spec_decode_bench.harness.config.load import CONFIGS, LoadedConfig
 from spec_decode_bench.harness.contract import CAPTURE, Operator, Point
-from spec_decode_bench.harness.errors import did_you_mean, first_line
+from spec_decode_bench.harness.errors import CaptureError, did_you_mean, first_line
+
+if TYPE_CHECKING:
+    from spec_decode_bench.harness.captures import Capture, Entry
 
 #: Of the suite's own captures; ``configs/captures/NAME`` names them in any folder.
 SHIPPED = CONFIGS / "captures"
@@ -43,6 +45,8 @@ def path_of(file: str) -> Path:
 
 def is_capture(file: str) -> bool:
     """Whether a name is that of a capture file that can be read."""
+    from spec_decode_bench.harness.captures import MAGIC
+
     try:
         with open(path_of(file), "rb") as opened:
             return opened.read(len(MAGIC)) == MAGIC
@@ -63,6 +67,8 @@ def read(file: str) -> Capture:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, *version: Path | int) -> Capture:
+    from spec_decode_bench.harness.captures import read_capture
+
     return read_capture(path)
 
 

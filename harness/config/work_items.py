@@ -16,6 +16,7 @@ from msgspec import structs
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.contract import Buffers
 from spec_decode_bench.harness.records.schema import (
+    AuditCounts,
     Cell,
     Code,
     Finding,
@@ -30,7 +31,7 @@ from spec_decode_bench.harness.records.schema import (
 
 if TYPE_CHECKING:
     from spec_decode_bench.harness.session.evaluator import Evaluator
-    from spec_decode_bench.harness.session.evaluators import Evaluators
+    from spec_decode_bench.harness.session.measure import Evaluators
 
 
 class WorkItem(Protocol):
@@ -184,7 +185,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
         if finding.status is Status.PASSED:
             metrics = timed.metrics if timed else Metrics(bytes_moved=checked.bytes_moved or 0)
             if audited is not None:
-                metrics = structs.replace(metrics, no_audit=audited.no_audit, **audited.counts)
+                metrics = _with_audit(metrics, audited)
         return Cell(
             operator=self.operator,
             variant=checked.variant,
@@ -203,15 +204,29 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
         )
 
 
+def _with_audit(metrics: Metrics, audited: Audited) -> Metrics:
+    counts = audited.counts or AuditCounts()
+    return structs.replace(
+        metrics,
+        no_audit=audited.no_audit,
+        cupti_us=counts.cupti_us,
+        cupti_launches=counts.cupti_launches,
+        eager_launches=counts.eager_launches,
+        allocations=counts.allocations,
+        synchronizations=counts.synchronizations,
+        memcpys=counts.memcpys,
+    )
+
+
 class Audited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the auditor found of one variant.
 
-    counts:   counts and CUPTI times, as fields of Metrics. no_audit: why there are none.
+    counts:   and CUPTI times. no_audit: why there are none.
     finding:  of the check that rejected it.
     """
 
     variant: str
-    counts: dict[str, Any] = {}
+    counts: AuditCounts | None = None
     no_audit: str | None = None
     finding: Finding | None = None
     seconds: dict[str, float] = {}

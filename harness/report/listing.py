@@ -24,7 +24,7 @@ from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.schema import label_parts
 from spec_decode_bench.harness.records.sentences import of_reason
 from spec_decode_bench.harness.report.console import print_checks, print_rows
-from spec_decode_bench.harness.report.escape import as_code, as_text
+from spec_decode_bench.harness.report.table import as_code, as_text
 from spec_decode_bench.harness.tensors import Dimension, Tensors, tensors
 
 #: Column for the checks that no variant can waive.

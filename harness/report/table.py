@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from spec_decode_bench.harness.report.escape import as_code, as_text
+from spec_decode_bench.harness.printable import printable
+from spec_decode_bench.harness.records.schema import RecordError
 
 #: What an entry is: the fastest of its row, no result, an identifier, or a verdict. It decides colours and marks.
 Style = Literal["", "best", "muted", "code", "slower", "faster", "same", "unsure"]
@@ -103,3 +107,45 @@ def _markdown_entry(entry: Entry) -> str:
     text = as_code(entry.text) if entry.style == "code" else as_text(entry.text)
     text = f"**{text}**" if entry.style == "best" else f"{MARKS.get(entry.style, '')}{text}"
     return f"{text}<br>{as_text(entry.below)}" if entry.below else text
+
+
+#: What is markup wherever it stands: code, emphasis, strike-through, links, HTML, entities, cells, formulas.
+_MARKUP = re.compile(r"[\\`*~\[<|$]|&(?=[#\w])|(?<![^\W_])_|_(?![^\W_])")
+#: What begins a heading, a list, a quotation or an underline at the start of a line.
+_AT_START = re.compile(r"^(?:[=>]|[-+](?=\s|$)|-(?=-)|#(?!\w)|\d+(?=[.)](?:\s|$)))")
+#: What GitHub turns into a link although it is no markup, in two halves: mentions, numbers of issues, addresses.
+_LINKED = re.compile(r"(@|#|\bGH-)(?=\w)|(:)(?=//)|(\bwww)(?=\.)", re.IGNORECASE)
+
+
+def as_text(value: str) -> str:
+    """On one line of GitHub's Markdown, in a table too."""
+    text = _MARKUP.sub(r"\\\g<0>", printable(" ".join(value.split("\n"))).strip())
+    text = _AT_START.sub(lambda start: f"{start[0]}\\" if start[0].isdigit() else f"\\{start[0]}", text)
+    return _LINKED.sub(r"\g<0><!-- -->", text)
+
+
+def as_code(value: str) -> str:
+    """As a code span, outside of a table or as the head of a column."""
+    text = printable(value).replace("|", r"\|")
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    pad = " " if longest else ""
+    return f"{'`' * (longest + 1)}{pad}{text}{pad}{'`' * (longest + 1)}" if text.strip() else ""
+
+
+#: Its name, and the line by which a later run knows that it is not the user's.
+TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.jsonl -->"
+
+
+def refuse_foreign_table(folder: Path) -> None:
+    """Raises RecordError where a new run would overwrite a table.md that none of this suite's runs wrote."""
+    path = folder / TABLE
+    with suppress(OSError):
+        if path.exists() and not path.read_bytes().startswith(OURS.encode()):
+            raise RecordError(
+                f"{path} was not written by a run and would be overwritten; choose another folder with --out"
+            )
+
+
+def write_tables(folder: Path, tables: Sequence[Table], below: str = "") -> None:
+    """below: what follows the tables. Raises OSError."""
+    (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}{below}", encoding="utf-8")

@@ -17,7 +17,6 @@ from typing import Any
 from msgspec import structs
 
 from spec_decode_bench.harness.analysis.cache_states import HOT
-from spec_decode_bench.harness.analysis.estimators import CUPTI
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.work_items import Audited, Task
 from spec_decode_bench.harness.contract import Point, Variant
@@ -27,7 +26,7 @@ from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.engine_launch import own_launches
 from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.numbers import counted
-from spec_decode_bench.harness.records.schema import Place, Where
+from spec_decode_bench.harness.records.schema import AuditCounts, Place, Where
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Loaded
 from spec_decode_bench.harness.session.sampling import is_context_lost
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
@@ -153,8 +152,8 @@ class Auditor:
                     break
         return audited
 
-    def _examined(self, buffer_sets: list[Fixture], variant: Variant) -> dict[str, Any]:
-        """Counts and samples, as fields of Metrics. Raises Mismatch where the launch fails a check that it does not
+    def _examined(self, buffer_sets: list[Fixture], variant: Variant) -> AuditCounts:
+        """Counts and samples. Raises Mismatch where the launch fails a check that it does not
         waive, or does different work in a graph.
         """
         launches = []
@@ -177,33 +176,39 @@ class Auditor:
             graphs = []
         replays = self._replays(graphs, [buffers.rewrite_inputs for buffers in buffer_sets])
         self._check_same_work(eager.operations, replays)
-        found = {
-            CUPTI.field: self._samples(replays),
-            "cupti_launches": len(replays[0]) // self._copies if replays else None,
-            "eager_launches": len(eager.operations) // CALLS,
-            "allocations": allocations,
-            "synchronizations": waits,
-            "memcpys": {direction: -(-count // CALLS) for direction, count in sorted(memcpys.items())},
-        }
+        found = AuditCounts(
+            cupti_us=self._samples(replays),
+            cupti_launches=len(replays[0]) // self._copies if replays else None,
+            eager_launches=len(eager.operations) // CALLS,
+            allocations=allocations,
+            synchronizations=waits,
+            memcpys={direction: -(-count // CALLS) for direction, count in sorted(memcpys.items())},
+        )
         return self._without_own(found, launches, buffer_sets)
 
     def _without_own(
-        self, found: dict[str, Any], launches: Sequence[Callable[[], Any]], buffer_sets: Sequence[Fixture]
-    ) -> dict[str, Any]:
+        self, found: AuditCounts, launches: Sequence[Callable[[], Any]], buffer_sets: Sequence[Fixture]
+    ) -> AuditCounts:
         """What was found, less the suite's own launches beside an engine's."""
         own = [own_launches(launch) for launch in launches]
         if None in own:
             return found
         operations = trace(own[0]).operations
         copies = Counter(operation.direction for operation in operations if operation.direction)
-        found["eager_launches"] -= len(operations)
-        found["memcpys"] = dict(Counter(found["memcpys"]) - copies)
-        if found["cupti_launches"] is not None:
-            replays = self._replays(self._graphs(own), [buffers.rewrite_inputs for buffers in buffer_sets])
-            found["cupti_launches"] -= len(replays[0]) // self._copies
-            pairs = zip(found[CUPTI.field], cycle(self._samples(replays)))
-            found[CUPTI.field] = [round(us - own_us, SAMPLE_DECIMALS) for us, own_us in pairs]
-        return found
+        found = structs.replace(
+            found,
+            eager_launches=found.eager_launches - len(operations),
+            memcpys=dict(Counter(found.memcpys) - copies),
+        )
+        if found.cupti_launches is None:
+            return found
+        replays = self._replays(self._graphs(own), [buffers.rewrite_inputs for buffers in buffer_sets])
+        pairs = zip(found.cupti_us, cycle(self._samples(replays)))
+        return structs.replace(
+            found,
+            cupti_launches=found.cupti_launches - len(replays[0]) // self._copies,
+            cupti_us=[round(us - own_us, SAMPLE_DECIMALS) for us, own_us in pairs],
+        )
 
     def _check_same_work(self, eager: list[Operation], replays: list[list[Operation]]) -> None:
         """Raise Mismatch unless calls do the same work every time, in a graph and outside of one.

@@ -21,7 +21,6 @@ import torch
 from msgspec import structs
 
 from spec_decode_bench.harness import interpreter
-from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.compile_time import compile_time
 from spec_decode_bench.harness.config.work_items import (
     AsEdgeCase,
@@ -37,7 +36,7 @@ from spec_decode_bench.harness.config.work_items import (
 from spec_decode_bench.harness.contract import CAPTURE, COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
 from spec_decode_bench.harness.discover import discover, unavailable
-from spec_decode_bench.harness.errors import UsageError, first_line
+from spec_decode_bench.harness.errors import CaptureError, UsageError, first_line
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
 from spec_decode_bench.harness.packages import checkouts, versions
@@ -57,7 +56,6 @@ from spec_decode_bench.harness.session.messages import Heartbeat, Job, Loaded, R
 from spec_decode_bench.harness.session.sampling import RAMP_S, Sampling, is_context_lost
 from spec_decode_bench.harness.session.sources import package_needs
 from spec_decode_bench.harness.timing.environment import describe
-from spec_decode_bench.harness.verify.covering_array import fixture_of
 from spec_decode_bench.harness.verify.edge_cases import (
     EdgeCaseName,
     LeftOut,
@@ -387,6 +385,8 @@ class Evaluator:
             try:
                 of = at.operator, at.point, self.job.device, self.job.seed
                 if in_array:
+                    from spec_decode_bench.harness.verify.covering_array import fixture_of
+
                     fixture = at.fixture = at.fixture or fixture_of(*of)
                     if variant.known_failure_at("", "unaligned"):
                         fixture = Fixture(*of, batches=at.fixture.batches)

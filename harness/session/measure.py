@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
-from spec_decode_bench.harness.config.work_items import Task
-from spec_decode_bench.harness.records.schema import Cell
-from spec_decode_bench.harness.session.evaluators import Auditors, Evaluators
+from msgspec import structs
+
+from spec_decode_bench.harness.config.work_items import AtPoint, Audited, Check, Checked, EdgeCases, Task, Timed
+from spec_decode_bench.harness.records.schema import Cell, Finding, Place, Proof, Status, Where, added
+from spec_decode_bench.harness.session.messages import AuditOf, Job, Prepare
+from spec_decode_bench.harness.session.supervised_worker import SupervisedWorker
+from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied
 
 
 def measure(task: Task, worker: Evaluators, auditor: Auditors | None) -> Iterator[Cell]:
@@ -24,3 +29,138 @@ def measure(task: Task, worker: Evaluators, auditor: Auditors | None) -> Iterato
         times = timed.get(name)
         audited = auditor.audit(task, times) if auditor and times and times.metrics else None
         yield task.cell(checked[name], times, audited)
+
+
+#: Of findings that hold at every point.
+_AT_EDGES = (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT)
+
+
+class Evaluators(SupervisedWorker):
+    """The processes that verify and time, one after the other.
+
+    timing_s: seconds for which variants were timed.
+    """
+
+    timing_s = 0.0
+
+    def __init__(self, job: Job, start: Callable[[Job], Worker], replace: Callable[[WorkerDied], None]) -> None:
+        super().__init__(job, start, replace)
+        #: All that is remembered of who passed: variant -> the finding that rejects it at its edge cases and sequences,
+        #: None where it passed them, or the proof that it did in an earlier run.
+        self._at_edges: dict[str, Finding | Proof | None] = {}
+        #: Key of a cell -> what was found at its point.
+        self._at_points: dict[str, Checked] = {}
+
+    def verify(self, task: Task, name: str, planned: bool = True) -> Checked:
+        """Whether a variant passes its edge cases and sequences, of which the session runs it at once, and at a point:
+        the first finding that rejects it, else that of the point. planned: whether the operator may leave it out.
+        """
+        if name in task.proven:
+            self._at_edges.setdefault(task.id_of(name), task.proven[name])
+        where = AtPoint(label=task.point, axes=task.axes, planned=planned)
+        (checked,) = self.check(Check(operator=task.operator, variants=(name,), where=where))
+        return checked
+
+    def verify_once(self, task: Task, name: str) -> Checked:
+        """As ``verify``, of a point that comes again and that the operator may not leave out. A death is not
+        remembered, as it may not happen again.
+        """
+        key = task.key(name)
+        if (known := self._at_points.get(key)) is not None:
+            return structs.replace(known, seconds={})
+        checked = self.verify(task, name, planned=False)
+        if checked.finding.check != "no_crash":
+            self._at_points[key] = checked
+        return checked
+
+    def check(self, check: Check) -> list[Checked]:
+        """What is found of one variant somewhere."""
+        (name,), where, known = check.variants, check.where, None
+        variant_id = check.id_of(name)
+        if isinstance(where, AtPoint) and variant_id in self._at_edges:
+            known = self._at_edges[variant_id]
+            rejected = known if isinstance(known, Finding) else None
+            where = structs.replace(where, rejected=rejected, passed=not rejected, proven=isinstance(known, Proof))
+        found = self.settle(structs.replace(check, where=where))
+        at_edges = [one.finding for one in found if one.finding.place in _AT_EDGES]
+        if isinstance(where, EdgeCases | AtPoint) and at_edges and at_edges[-1].check != "no_crash":
+            rejection = next((finding for finding in at_edges if finding.status.is_bad), None)
+            if rejection or any(finding.status is Status.PASSED for finding in at_edges):
+                self._at_edges[variant_id] = rejection
+        if isinstance(where, AtPoint):  # one outcome, for which its edge cases may have run, too
+            first = next((one for one in found if one.finding.status.is_bad), found[-1])
+            found = [structs.replace(first, seconds=added(*(one.seconds for one in found)))]
+        if isinstance(known, Proof):
+            found = [structs.replace(one, proof=known) for one in found]
+        return found
+
+    def time(self, task: Task) -> dict[str, Timed]:
+        """Variant -> its samples, of variants that passed at this point."""
+        timed = {timed.variant: timed for timed in self.settle(task)}
+        self.timing_s += sum(one.seconds.get("time", 0.0) for one in timed.values())
+        return timed
+
+
+class Auditors(SupervisedWorker):
+    """The processes that use CUPTI, one after the other. Cells that cannot be audited are kept, with the reason.
+
+    unable: why nothing is audited any more.
+    """
+
+    unable: str | None = None
+
+    def __init__(self, job: Job, start: Callable[[Job], Worker], replace: Callable[[WorkerDied], None]) -> None:
+        super().__init__(job, start, replace)
+        #: "operator/variant" of what was launched in preparation.
+        self._launched: set[str] = set()
+
+    def audit(self, task: Task, timed: Timed) -> Audited:
+        """What the auditor finds of a variant that was timed."""
+        name, launches = timed.variant, timed.metrics.launches
+        if self.unable is not None:
+            return Audited(variant=name, no_audit=self.unable)
+        began = time.monotonic()
+        try:
+            (audited,) = self.settle(AuditOf(task.of([name])))
+        except RunError as error:
+            self.give_up(str(error))
+            return Audited(variant=name, no_audit=self.unable)
+        audited = structs.replace(audited, seconds={"audit": time.monotonic() - began})
+        counted = audited.counts and audited.counts.cupti_launches
+        if None in (launches, counted) or launches == counted:
+            return audited
+        message = f"its graph holds {launches} operations, CUPTI saw {counted}"
+        finding = Where(Place.POINT, task.point).finding(Status.MISMATCH, check="same_work", message=message)
+        return structs.replace(audited, finding=structs.replace(finding, when="audit"))
+
+    def prepare_for(self, task: Task) -> None:
+        """Have variants launched that are new here, while the first process verifies them: what one compiles, the other
+        finds. ``finish`` must follow before anything is timed.
+        """
+        new = [name for name in task.variants if name not in task.proven and task.id_of(name) not in self._launched]
+        if new and self.unable is None:
+            self._launched |= {task.id_of(name) for name in new}
+            self.prepare(Prepare(task.of(new)))
+
+    def finish(self, wrong: bool) -> None:
+        """wrong: whether a variant was rejected meanwhile, which may hang, or have ruined the process."""
+        if self._prepared is None or self.unable is not None:
+            return
+        death = WorkerDied("a variant was launched that is wrong")
+        try:
+            if not wrong:
+                self._finish_preparing()
+                return
+        except WorkerDied as error:
+            death = error
+            self.unattributed_deaths += 1
+        try:
+            self._replace(death)
+        except RunError as error:
+            self.give_up(str(error))
+
+    def give_up(self, reason: str) -> None:
+        """No further audit in this run."""
+        if self.unable is None:
+            self.unable = reason
+            self.close(wait_s=0)

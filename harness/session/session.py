@@ -19,8 +19,7 @@ from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis import estimators
 from spec_decode_bench.harness.config.work_items import Check, Checked, Task, WorkItem
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Calibration, Environment, Header, Segment, rounded
-from spec_decode_bench.harness.session.evaluators import Auditors, Evaluators
-from spec_decode_bench.harness.session.measure import measure
+from spec_decode_bench.harness.session.measure import Auditors, Evaluators, measure
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Load, Loaded, Ready
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, start_worker

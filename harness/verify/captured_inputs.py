@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.config.captured import entry_of
 from spec_decode_bench.harness.contract import CAPTURE, Operator, Point
+from spec_decode_bench.harness.errors import CaptureError
 
 LONGEST = 2**31 - 1
 

@@ -256,8 +256,16 @@ class _VariantChecks:
         calls: int = 0,
     ) -> Finding:
         def check(passed_checks: set[str]) -> None:
-            more = {"shift": shift, "passed_checks": passed_checks, "known": self.known}
-            fixture = Fixture(self.operator, point, self.device, self.seed, case.edit, **more)
+            fixture = Fixture(
+                self.operator,
+                point,
+                self.device,
+                self.seed,
+                case.edit,
+                shift=shift,
+                passed_checks=passed_checks,
+                known=self.known,
+            )
             self.bytes_at[case.name] = fixture.nbytes
             launch = verify_cell(fixture, self.variant, once, again=True)
             with unchanged_process(self.device):
@@ -358,7 +366,17 @@ def far_rows(
                 continue
             announce(where)
             made[argument, tensor] += 1
-            make = partial(Fixture, operator, point, device, seed, case.edit, batches=2, **{argument: {tensor: stride}})
+            make = partial(
+                Fixture,
+                operator,
+                point,
+                device,
+                seed,
+                case.edit,
+                batches=2,
+                row_strides={tensor: stride} if argument == "row_strides" else {},
+                output_strides={tensor: stride} if argument == "output_strides" else {},
+            )
             with most_of_the_memory(device):
                 finding = finding_of(where, partial(_check_far_rows, make, variant))
             if finding.error == torch.OutOfMemoryError.__name__:

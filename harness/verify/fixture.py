@@ -30,10 +30,9 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from spec_decode_bench.harness.captures import CaptureError
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import CAPTURE, Expected, Operator, Point, Variant
-from spec_decode_bench.harness.errors import first_line
+from spec_decode_bench.harness.errors import CaptureError, first_line
 from spec_decode_bench.harness.verify.buffers import (
     POISONS,
     Arena,
@@ -44,8 +43,15 @@ from spec_decode_bench.harness.verify.buffers import (
     tensors_of,
 )
 from spec_decode_bench.harness.verify.captured_inputs import captured_inputs
-from spec_decode_bench.harness.verify.equality import check_equal, required, unravelled, wrong_elements
-from spec_decode_bench.harness.verify.mismatch import View, differences, small
+from spec_decode_bench.harness.verify.equality import (
+    View,
+    check_equal,
+    differences,
+    required,
+    small,
+    unravelled,
+    wrong_elements,
+)
 from spec_decode_bench.harness.verify.process_state import unchanged_process
 
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
@@ -72,10 +78,7 @@ class Batch:
         answer = self._operator.reference(self._point, self.inputs)
         for name in self._devices.keys() - answer.keys():
             raise LookupError(f"the reference of {self._operator.name} has no answer for {name!r}")
-        return {
-            name: Expected(**{part: None if t is None else t.to(self._devices[name]) for part, t in vars(e).items()})
-            for name, e in answer.items()
-        }
+        return {name: expected.to(self._devices[name]) for name, expected in answer.items()}
 
     @cached_property
     def has_required_elements(self) -> bool:
@@ -460,8 +463,16 @@ def verify_sequence(
     outputs = Guard(operator.make_outputs(points[0]), device)
     outputs.poison(POISONS[0])
     for step, point in enumerate(points):
-        more = {"outputs": outputs, "passed_checks": passed_checks, "known": known}
-        fixture = Fixture(operator, point, device, seed + step, batches=1, **more)
+        fixture = Fixture(
+            operator,
+            point,
+            device,
+            seed + step,
+            batches=1,
+            outputs=outputs,
+            passed_checks=passed_checks,
+            known=known,
+        )
         try:
             fixture.check(fixture.setup(variant), batch=0, poison=None)
         except Mismatch as mismatch:

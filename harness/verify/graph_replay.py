@@ -23,8 +23,8 @@ from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import Operator, Point, Variant
 from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.verify.buffers import POISONS, any_of, as_integers
+from spec_decode_bench.harness.verify.equality import differences
 from spec_decode_bench.harness.verify.fixture import Batch, Fixture, synchronize
-from spec_decode_bench.harness.verify.mismatch import differences
 
 #: Replays of a long check, and of a short one, which sees stale contents and most reuse of memory.
 STEPS, FEW_STEPS = 200, 12
@@ -133,8 +133,7 @@ def replay_sequence(
         bound = next((earlier for earlier in launches if earlier.fixture.point == point), None)
         if bound is None:
             outputs = launches[0].fixture.outputs if launches else None
-            more = {"outputs": outputs, "passed_checks": passed_checks, "known": known}
-            fixture = Fixture(operator, point, device, seed, **more)
+            fixture = Fixture(operator, point, device, seed, outputs=outputs, passed_checks=passed_checks, known=known)
             bound = BoundLaunch(fixture, fixture.setup(variant))
         launches.append(bound)
     check_replays(launches, capture, steps)

@@ -35,7 +35,7 @@ _OWNERS: tuple[Any, ...] = (
 )
 #: Files of the harness that time and check variants.
 _MODULES = (
-    *(f"verify.{name}" for name in ("buffers", "equality", "fixture", "mismatch", "output_probe", "process_state")),
+    *(f"verify.{name}" for name in ("buffers", "equality", "fixture", "output_probe", "process_state")),
     *("timing.cpu_stopwatch", "timing.rounds"),
 )
 #: What of a function can be replaced in place.

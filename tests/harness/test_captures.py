@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from spec_decode_bench.harness.captures import MAGIC, CaptureError, CaptureWriter, Omitted, Used, read_capture
+from spec_decode_bench.harness.captures import MAGIC, CaptureWriter, Omitted, Used, read_capture
+from spec_decode_bench.harness.errors import CaptureError
 from tests import captured
 
 TABLE = np.arange(1, 13, dtype=np.int32).reshape(3, 4)

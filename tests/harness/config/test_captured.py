@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spec_decode_bench.baselines.workloads.decode_batch import UNUSED_BLOCK_ID
-from spec_decode_bench.harness.captures import CaptureError, Used
+from spec_decode_bench.harness.captures import Used
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config import captured as grids
 from spec_decode_bench.harness.config.captured import entry_of, left_out
@@ -14,6 +14,7 @@ from spec_decode_bench.harness.config.load import ConfigError, Measure, load
 from spec_decode_bench.harness.config.sweep import expand, plan
 from spec_decode_bench.harness.config.work_items import AtPoint, Check, keys_of
 from spec_decode_bench.harness.contract import CAPTURE, Point
+from spec_decode_bench.harness.errors import CaptureError
 from spec_decode_bench.harness.records.schema import Code, Status
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.messages import Job

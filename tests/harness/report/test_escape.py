@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from spec_decode_bench.harness.printable import printable
-from spec_decode_bench.harness.report.escape import as_code, as_text
+from spec_decode_bench.harness.report.table import as_code, as_text
 from tests.tier import examples
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])

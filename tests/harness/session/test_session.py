@@ -10,7 +10,7 @@ from spec_decode_bench.decode_loop.items import LoopItem
 from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
 from spec_decode_bench.harness.config.work_items import Audited, Check, Checked, EdgeCases, Named, Task, Timed, keys_of
-from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, Where
+from spec_decode_bench.harness.records.schema import AuditCounts, Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Prepare, Ready
 from spec_decode_bench.harness.session.session import RunError, Session
@@ -367,7 +367,9 @@ def with_auditor(script, answers=(AUDIT_READY,), launches=None):
 
 
 def counts_launches(count):
-    return lambda request: [Audited(variant=name, counts={"cupti_launches": count}) for name in request.variants]
+    return lambda request: [
+        Audited(variant=name, counts=AuditCounts(cupti_launches=count)) for name in request.variants
+    ]
 
 
 @pytest.mark.parametrize(

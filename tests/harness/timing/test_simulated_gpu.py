@@ -465,8 +465,8 @@ def test_an_honest_variant_is_timed_and_counted_as_on_an_h200(name, nodes, timed
     assert (cell.metrics.launches, cell.metrics.graph_nodes) == (nodes, real.graph_nodes)
     assert real.launches == nodes
     for counted in ("cupti_launches", "eager_launches", "allocations", "synchronizations", "memcpys"):
-        assert counts[counted] == getattr(real, counted)
-    metrics = msgspec.structs.replace(cell.metrics, **counts)
+        assert getattr(counts, counted) == getattr(real, counted)
+    metrics = msgspec.structs.replace(cell.metrics, **msgspec.structs.asdict(counts))
     assert all(getattr(metrics, estimator.field) for estimator in ESTIMATORS)
     found = estimates(metrics, _with_cupti(timed.ready.calibration, timed.audit_ready))
     assert dict(found.others) == pytest.approx(dict.fromkeys((QUEUED_EVENTS, CUPTI), found.gpu_us), abs=0.002)
@@ -657,7 +657,7 @@ def test_the_auditor_leaves_out_what_is_the_suites_own(gpu, monkeypatch):
     auditor = started(Auditor(job()))
     variants = {setup.__name__: made_variant(setup) for setup in (chain_clamp, beside_own_launches)}
     monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: variants[name])
-    alone, beside = (one.counts for one in answers(auditor, *variants))
+    alone, beside = (msgspec.structs.asdict(one.counts) for one in answers(auditor, *variants))
     assert beside.pop(CUPTI.field) == pytest.approx(alone.pop(CUPTI.field), abs=0.002)
     assert beside == alone
     assert alone["memcpys"] == {"DtoD": 1}

@@ -18,9 +18,8 @@ from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.verify.buffers import GUARD_BYTES, MARGIN_BYTES, POISONS, Guarded
 from spec_decode_bench.harness.verify.edge_cases import check_variant
-from spec_decode_bench.harness.verify.equality import check_equal, required
+from spec_decode_bench.harness.verify.equality import View, check_equal, differences, required, small
 from spec_decode_bench.harness.verify.fixture import Fixture, verify_again, verify_cell, verify_sequence
-from spec_decode_bench.harness.verify.mismatch import View, differences, small
 from tests import factory
 from tests.in_process import measured
 from tests.runnable import variant_of
