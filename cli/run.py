@@ -38,7 +38,7 @@ from spec_decode_bench.harness.report.console import make_console, print_to_stde
 from spec_decode_bench.harness.session.resume import check_same_sweep
 from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.session.sources import source_hashes
-from spec_decode_bench.harness.session.worker import start_worker
+from spec_decode_bench.harness.session.worker import Worker
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,9 +72,7 @@ def run(options: argparse.Namespace) -> int:
         if len(plans) > 1:
             make_console().rule(Text(plan.source.config.name))
             plan = replace(plan, began=began if plan is plans[0] else time.monotonic())
-        return (
-            measure_shared(options, plan) if shared else record(make_console(), plan, Session(plan.job, start_worker))
-        )
+        return measure_shared(options, plan) if shared else record(make_console(), plan, Session(plan.job, Worker))
 
     return in_turn(map(measure, plans))
 

@@ -11,7 +11,7 @@ from spec_decode_bench.harness.command.recording import Plan, default_folder, re
 from spec_decode_bench.harness.config.load import ConfigError
 from spec_decode_bench.harness.report.console import make_console, warn
 from spec_decode_bench.harness.session.several_gpus import Gpu, LocalGpu, SeveralGpus
-from spec_decode_bench.harness.session.worker import start_worker
+from spec_decode_bench.harness.session.worker import Worker
 from spec_decode_bench.harness.timing.gpus import choose_gpus
 
 
@@ -38,7 +38,7 @@ def measure_shared(options: argparse.Namespace, plan: Plan) -> int:
     """
     if options.cluster is None:
         jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in options.chosen_gpus}
-        return _shared(plan, [LocalGpu(name, job, start_worker) for name, job in jobs.items()])
+        return _shared(plan, [LocalGpu(name, job, Worker) for name, job in jobs.items()])
 
     from spec_decode_bench.harness.session.cluster import chosen, cluster_gpus, connected
 

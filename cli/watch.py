@@ -50,7 +50,7 @@ from spec_decode_bench.harness.session.resume import passed_in
 from spec_decode_bench.harness.session.saved_files import SavedFiles
 from spec_decode_bench.harness.session.session import Session, segment
 from spec_decode_bench.harness.session.sources import ENGINE
-from spec_decode_bench.harness.session.worker import Outdated, RunError, WorkerDied, start_worker
+from spec_decode_bench.harness.session.worker import Outdated, RunError, Worker, WorkerDied
 
 #: Seconds of sampling after a save, where the configuration allows more.
 TIME_BUDGET_S = 3.0
@@ -159,7 +159,7 @@ class _Watch:
     @contextmanager
     def _session(self) -> Iterator[Session]:
         """Its processes are ended at once. Raises RunError."""
-        session = Session(self.job, partial(start_worker, poll=self.files.check)).start()
+        session = Session(self.job, partial(Worker, poll=self.files.check)).start()
         try:
             yield session
         finally:

@@ -358,13 +358,22 @@ class Session:
         grown = [count - before[request] for request, count in after.items() if request in before]
         return sum(grown) / len(grown) / len(self._block.itl_us) if grown else None
 
-    def _line(self, rows: int, tokens: float | None = None, **ending: Any) -> EngineBlock:
+    def _line(
+        self,
+        rows: int,
+        tokens: float | None = None,
+        launches: Mapping[str, int] = {},
+        status: Status = Status.PASSED,
+        finding: Finding | None = None,
+    ) -> EngineBlock:
         self._number += 1
         number = self._numbers[rows]
         applied = {name: variant for name, variant in self.plan.stack.items() if name not in self._off}
         arm = self.arm if applied else ENGINE
         line = EngineBlock(
-            **{"status": Status.PASSED, **ending},
+            status=status,
+            finding=finding,
+            launches=dict(launches),
             mode=self.plan.mode,
             arm=arm,
             batch=rows,

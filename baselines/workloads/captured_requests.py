@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spec_decode_bench.harness.captures import Capture, Entry
 from spec_decode_bench.harness.config.captured import read
 from spec_decode_bench.harness.errors import CaptureError
+
+if TYPE_CHECKING:
+    from spec_decode_bench.harness.captures import Capture, Entry
 
 #: What an entry must have to tell contexts, and to tell tokens of a step; each with query_start_loc.
 CONTEXTS, COUNTS = ("num_computed_tokens", "seq_lens"), ("num_sampled", "num_accepted_tokens")

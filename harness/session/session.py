@@ -22,7 +22,7 @@ from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Calibration
 from spec_decode_bench.harness.session.measure import Auditors, Evaluators, measure
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Load, Loaded, Ready
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS
-from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, start_worker
+from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied
 
 #: The audit is dropped for the rest of the run after this many deaths while no variant had control.
 MAX_UNATTRIBUTED_DEATHS = 3
@@ -39,7 +39,7 @@ class Session:
 
     environment: Environment
 
-    def __init__(self, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
+    def __init__(self, job: Job, start: Callable[[Job], Worker] = Worker) -> None:
         registry.load(job.rooms)  # in the process of a cluster's node
         self._job = job
         self.on_progress: Callable[[int, int, str], None] = lambda done, total, doing: None

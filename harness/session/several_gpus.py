@@ -30,7 +30,7 @@ from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.schema import Cell, Environment, Segment
 from spec_decode_bench.harness.session.messages import Job, Ready
 from spec_decode_bench.harness.session.session import Session, calibration_errors, segment
-from spec_decode_bench.harness.session.worker import RunError, Worker, start_worker
+from spec_decode_bench.harness.session.worker import RunError, Worker
 
 #: A GPU gets no more points once this share of a point's samples was taken while it was throttled. Below it the samples
 #: are kept and marked, as in a run on one GPU.
@@ -75,7 +75,7 @@ class Gpu(Protocol):
 class LocalGpu:
     """A GPU of the machine that this object is on. job: with the GPU in it. start: as in Session."""
 
-    def __init__(self, name: str, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
+    def __init__(self, name: str, job: Job, start: Callable[[Job], Worker] = Worker) -> None:
         self.name, self.doing, self._make = name, "", start
         self._session = Session(job, self._started)
         self._session.on_progress, self._session.on_process = self._does, self._replaced

@@ -117,19 +117,15 @@ def _serve(connection: Connection, heartbeats: Connection, output: Connection, j
 
 
 class Worker:
-    """The parent's handle on one worker process.
+    """The parent's handle on one worker process, which begins its job at once.
 
     poll: called every POLL_S seconds while the answer to a request is waited for; may raise Outdated.
+
+    Raises RunError where the system starts no process or thread.
     """
 
     def __init__(self, job: Job, poll: Callable[[], None] | None = None) -> None:
-        self._job, self._poll = job, poll
-
-    def begin(self) -> None:
-        """Start the process, which begins its job at once. Raises RunError where the system starts no process or
-        thread.
-        """
-        process = None
+        self._job, self._poll, process = job, poll, None
         try:
             self._connection, worker_end = fork_server.CONTEXT.Pipe()
             self._heartbeats, heartbeats = fork_server.CONTEXT.Pipe(duplex=False)
@@ -266,13 +262,6 @@ class Worker:
         while (code := self._process.exitcode) is None and time.monotonic() < end:
             time.sleep(0.005)
         return code
-
-
-def start_worker(job: Job, poll: Callable[[], None] | None = None) -> Worker:
-    """A worker whose process has begun."""
-    worker = Worker(job, poll)
-    worker.begin()
-    return worker
 
 
 def how_it_ended(code: int) -> str:

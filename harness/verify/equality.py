@@ -1,5 +1,5 @@
-"""Whether a buffer holds what it must, bit for bit; if not, how many elements are wrong, and the first few with expected
-and actual values.
+"""Whether a buffer holds what it must, bit for bit, and where it does not: how many elements, and the first few with
+expected and actual values.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def bench(tmp_path, monkeypatch):
         monkeypatch.setattr("spec_decode_bench.harness.session.session.measure", interrupted)
         workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
         for module in ("run", "several_gpus"):
-            monkeypatch.setattr(f"spec_decode_bench.cli.{module}.start_worker", workers)
+            monkeypatch.setattr(f"spec_decode_bench.cli.{module}.Worker", workers)
         code, out, err = call(*configs, "--device", "cpu", "--no-plots", *arguments)
         return code, out, says(err), workers
 

@@ -28,7 +28,7 @@ from spec_decode_bench.harness.session.cluster import _stage, chosen
 from spec_decode_bench.harness.session.messages import Fatal, Job, Ready
 from spec_decode_bench.harness.session.session import header
 from spec_decode_bench.harness.session.several_gpus import LocalGpu, Measured, SeveralGpus
-from spec_decode_bench.harness.session.worker import RunError, start_worker
+from spec_decode_bench.harness.session.worker import RunError, Worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items
 from tests.processes import has_ended, listening, run_python
@@ -226,7 +226,7 @@ def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):
     started = []
 
     def start(job):
-        started.append(start_worker(job))
+        started.append(Worker(job))
         return started[-1]
 
     job = Job("cpu", (), 0, Measure(), timed=False)

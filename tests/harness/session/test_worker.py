@@ -11,7 +11,7 @@ from spec_decode_bench.harness.config.load import Measure
 from spec_decode_bench.harness.config.work_items import AtPoint, Check, Checked
 from spec_decode_bench.harness.session import worker
 from spec_decode_bench.harness.session.messages import Fatal, Heartbeat, Job, Ready
-from spec_decode_bench.harness.session.worker import WorkerDied, WorkerSilent, start_worker
+from spec_decode_bench.harness.session.worker import Worker, WorkerDied, WorkerSilent
 from spec_decode_bench.harness.session.worker_output import MAX_LINES
 from tests import faulty_session
 
@@ -34,7 +34,7 @@ def start(monkeypatch):
     started = []
 
     def one(*files, timeout_s=60):
-        started.append(start_worker(Job("cpu", files, 0, Measure(timeout_s=timeout_s), timed=False)))
+        started.append(Worker(Job("cpu", files, 0, Measure(timeout_s=timeout_s), timed=False)))
         return started[-1]
 
     yield one
