@@ -286,8 +286,8 @@ class Evaluator:
             if ramp_s := next((ramp_s for least_s, ramp_s in RAMPS.items() if idle_s > least_s), 0.0):
                 with nvtx_range("ramp", "ramp"):
                     self.ramp(ramp_s)
-            sampling = Sampling(self.job, self.timer, self._clocks, self.tell)
-            timed += sampling.timed(task, at.fixture, launches)
+            sampling = Sampling(self.job, self.timer, self._clocks, self.tell, task, at.fixture)
+            timed += sampling.timed(launches)
             self._idle_since = time.perf_counter()
         self.lost = self._has_lost_context(timed[-1].finding)
         return timed

@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -76,52 +75,49 @@ def _set_up(fixture: Fixture, variant: Variant) -> Callable[[], Any]:
     return launch
 
 
-@dataclass(frozen=True)
-class _Point:
-    """A task while it is timed. values: of its axes, for NVTX. buffers: sets that its launches work on."""
-
-    task: Task
-    values: Mapping[str, int | float | str]
-    buffers: Sequence[Fixture]
-
-    def failed(self, variant: str, error: Exception, when: Literal["timing", "after_timing"] | None = None) -> Timed:
-        finding = wrong(Where(Place.POINT, self.task.point), error)
-        return Timed(variant=variant, finding=structs.replace(finding, when=when))
-
-
-@dataclass(frozen=True)
 class Sampling:
-    """What one process times with; timer and clocks are None on a CPU. tell: as of Evaluator."""
+    """Times variants of one point that were verified on ``fixture``. timer, clocks: None on a CPU. tell: as of
+    Evaluator.
+    """
 
-    job: Job
-    timer: CudaTimer | None
-    clocks: Clocks | None
-    tell: Callable[[Heartbeat], None]
+    def __init__(
+        self,
+        job: Job,
+        timer: CudaTimer | None,
+        clocks: Clocks | None,
+        tell: Callable[[Heartbeat], None],
+        task: Task,
+        fixture: Fixture,
+    ) -> None:
+        self._job, self._timer, self._clocks, self._tell = job, timer, clocks, tell
+        self._task, self._fixture = task, fixture
+        #: Of the axes, for NVTX.
+        self._values = fixture.operator.values(fixture.point)
 
-    def timed(self, task: Task, fixture: Fixture, launches: Sequence[tuple[Variant, Callable[[], Any]]]) -> list[Timed]:
-        """Time variants that were verified, for the task's ``budget_s`` seconds together: warm up, take interleaved
-        samples, check each once more on inputs that nothing has seen before.
+    def timed(self, launches: Sequence[tuple[Variant, Callable[[], Any]]]) -> list[Timed]:
+        """For the task's ``budget_s`` seconds together: warm up, take interleaved samples, check each once more on
+        inputs that nothing has seen before.
 
-        launches: of the variants, set up on ``fixture``.
+        launches: of the variants, set up on the fixture.
 
         Raises ContextLost where one of several lost the context. After one that lost it for itself none is looked at.
         """
         began = time.perf_counter()
-        at = _Point(task, fixture.operator.values(fixture.point), fixture.buffer_sets(PLACEMENTS if self.timer else 1))
+        self._buffers = self._fixture.buffer_sets(PLACEMENTS if self._timer else 1)
         readings = self._read_clocks()
-        stopwatches, timed = self._warmed_up(at, launches)
+        stopwatches, timed = self._warmed_up(launches)
         if not stopwatches or self._is_lost(timed):
             return timed
-        timings = self._sampled(at, stopwatches)
+        timings = self._sampled(stopwatches)
         if len(timings) > 1 and any(timing.error for timing in timings.values()):
-            check_context(self.job.device)
+            check_context(self._job.device)
         readings += self._read_clocks()
         time_s = (time.perf_counter() - began) / len(launches)
-        new_inputs = fixture.add_batch(secrets.randbelow(2**31))
+        new_inputs = self._fixture.add_batch(secrets.randbelow(2**31))
         for name, timing in timings.items():
             began = time.perf_counter()
-            outcome = self._checked(at, name, timing, new_inputs) or Timed(
-                variant=name, metrics=self._metrics(at, timing, readings)
+            outcome = self._checked(name, timing, new_inputs) or Timed(
+                variant=name, metrics=self._metrics(timing, readings)
             )
             seconds = rounded({"time": time_s, "verify": time.perf_counter() - began})
             timed.append(structs.replace(outcome, seconds=seconds))
@@ -129,77 +125,81 @@ class Sampling:
                 break
         return timed
 
+    def _failed(self, variant: str, error: Exception, when: Literal["timing", "after_timing"] | None = None) -> Timed:
+        finding = wrong(Where(Place.POINT, self._task.point), error)
+        return Timed(variant=variant, finding=structs.replace(finding, when=when))
+
     def _is_lost(self, timed: Sequence[Timed]) -> bool:
-        return bool(timed) and timed[-1].finding is not None and is_context_lost(self.job.device)
+        return bool(timed) and timed[-1].finding is not None and is_context_lost(self._job.device)
 
     def _read_clocks(self) -> list[Reading]:
-        reading = self.clocks.read() if self.clocks else None
+        reading = self._clocks.read() if self._clocks else None
         return [reading] if reading else []
 
     def _warmed_up(
-        self, at: _Point, launches: Sequence[tuple[Variant, Callable[[], Any]]]
+        self, launches: Sequence[tuple[Variant, Callable[[], Any]]]
     ) -> tuple[dict[str, Stopwatch], list[Timed]]:
         """A stopwatch for each variant, and what became of those that could not be prepared."""
-        output_probes = [OutputProbe(buffers) for buffers in at.buffers]
+        output_probes = [OutputProbe(buffers) for buffers in self._buffers]
         # The estimators were cross-checked by the process that verified.
-        stream_rounds = 0 if self.job.brief else STREAM_ROUNDS
+        stream_rounds = 0 if self._job.brief else STREAM_ROUNDS
         stopwatches: dict[str, Stopwatch] = {}
         failed: list[Timed] = []
         for variant, launch in launches:
             name = variant.name
-            self.tell(Heartbeat((name,)))
+            self._tell(Heartbeat((name,)))
             try:
-                with self._watched(at, name, "warmup"):
-                    there = [launch, *(_set_up(buffers, variant) for buffers in at.buffers[1:])]
+                with self._watched(name, "warmup"):
+                    there = [launch, *(_set_up(buffers, variant) for buffers in self._buffers[1:])]
                     placed = [
                         PlacedLaunch(launch_there, output_probe, buffers.rewrite_inputs)
-                        for launch_there, output_probe, buffers in zip(there, output_probes, at.buffers, strict=True)
+                        for launch_there, output_probe, buffers in zip(there, output_probes, self._buffers, strict=True)
                     ]
                     stopwatches[name] = (
-                        self.timer.stopwatch(*placed, stream_rounds=stream_rounds)
-                        if self.timer
-                        else CpuStopwatch(launch, output_probes[0], lock_of(self.job.host_lock))
+                        self._timer.stopwatch(*placed, stream_rounds=stream_rounds)
+                        if self._timer
+                        else CpuStopwatch(launch, output_probes[0], lock_of(self._job.host_lock))
                     )
             except Exception as error:  # a variant may raise anything
-                failed.append(at.failed(name, error))
+                failed.append(self._failed(name, error))
                 if self._is_lost(failed):
                     break
         return stopwatches, failed
 
-    def _sampled(self, at: _Point, stopwatches: Mapping[str, Stopwatch]) -> dict[str, CellTimings]:
+    def _sampled(self, stopwatches: Mapping[str, Stopwatch]) -> dict[str, CellTimings]:
         """Samples of all variants, in interleaved rounds with a heartbeat each."""
 
         def throttle_reason() -> str | None:
-            reason = self.clocks.throttle_reason(self.clocks.read(power=False)) if self.clocks else None
+            reason = self._clocks.throttle_reason(self._clocks.read(power=False)) if self._clocks else None
             if reason:
-                self.timer.ramp(RAMP_S)
+                self._timer.ramp(RAMP_S)
             return reason
 
         timings: dict[str, CellTimings] = {}
-        self.tell(Heartbeat(tuple(stopwatches)))
+        self._tell(Heartbeat(tuple(stopwatches)))
         for timings in interleave(
             stopwatches,
-            min_rounds=self.job.measure.min_rounds,
-            max_rounds=self.job.measure.max_rounds,
-            budget_s=at.task.budget_s or 0.0,
+            min_rounds=self._job.measure.min_rounds,
+            max_rounds=self._job.measure.max_rounds,
+            budget_s=self._task.budget_s or 0.0,
             now_s=time.perf_counter,
-            around=lambda name: self._watched(at, name, "measure"),
+            around=lambda name: self._watched(name, "measure"),
             throttle_reason=throttle_reason,
         ):
-            self.tell(Heartbeat(tuple(timings)))
+            self._tell(Heartbeat(tuple(timings)))
         return timings
 
-    def _checked(self, at: _Point, name: str, timing: CellTimings, batch: int) -> Timed | None:
+    def _checked(self, name: str, timing: CellTimings, batch: int) -> Timed | None:
         """What is wrong with a variant after its last sample: an error of a sample, or the timed closure or its largest
         graph on a batch of inputs that nothing has seen before.
         """
-        self.tell(Heartbeat((name,)))
+        self._tell(Heartbeat((name,)))
         if timing.error is not None:
-            return at.failed(name, timing.error, "timing")
+            return self._failed(name, timing.error, "timing")
         stopwatch = timing.stopwatch
-        buffers, replay = at.buffers[stopwatch.buffer_set], stopwatch.replay
+        buffers, replay = self._buffers[stopwatch.buffer_set], stopwatch.replay
         try:
-            with self._watched(at, name, "verify"):
+            with self._watched(name, "verify"):
                 for what, run, poison in (
                     ("a call", stopwatch.launch, POISONS[0]),
                     ("a replay of its graph", replay, POISONS[1]),
@@ -211,20 +211,20 @@ class Sampling:
                             raise mismatch.within(what) from None
                 buffers.fill(0)
         except Exception as error:  # a variant may raise anything
-            return at.failed(name, error, "after_timing")
+            return self._failed(name, error, "after_timing")
         return None
 
-    def _metrics(self, at: _Point, timing: CellTimings, readings: Sequence[Reading]) -> Metrics:
+    def _metrics(self, timing: CellTimings, readings: Sequence[Reading]) -> Metrics:
         """The samples of one variant."""
         return timing.metrics(
-            at.buffers[0].bytes_moved,
-            placements=len(at.buffers),
+            self._buffers[0].bytes_moved,
+            placements=len(self._buffers),
             sm_clock_mhz=[reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None],
             power_w=[reading.power_w for reading in readings if reading.power_w is not None],
         )
 
     @contextmanager
-    def _watched(self, at: _Point, variant: str, phase: str) -> Iterator[None]:
+    def _watched(self, variant: str, phase: str) -> Iterator[None]:
         """Around everything a variant does here: its NVTX range, and the check that it left the process as it was."""
-        with unchanged_process(self.job.device), nvtx_range(at.task.key(variant), phase, at.values):
+        with unchanged_process(self._job.device), nvtx_range(self._task.key(variant), phase, self._values):
             yield
