@@ -152,3 +152,13 @@ def log_x(ax: Axes, values: Iterable[float]) -> None:
         ):
             labelled.append(value)
     ax.set_xticks(values, [plain(value) if value in labelled else "" for value in values], fontsize=LABEL_PT)
+
+
+def title_shared(ax: Axes, group: Sequence[Panel], details: Sequence[str]) -> None:
+    """Operator and, where they differ from panel to panel, which points of which GPU are shown."""
+    unlike = len(set(details)) > 1
+    detail = (
+        "; ".join(f"{panel.device}: {one}" for panel, one in zip(group, details, strict=True)) if unlike else details[0]
+    )
+    width_in = WIDTH_IN / ax.get_gridspec().ncols
+    ax.set_title(panel_title(group[0], detail, width_in, where=""), fontsize=LABEL_PT)

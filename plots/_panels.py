@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.lines import Line2D
+
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.analysis.stats import median_us
 from spec_decode_bench.harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
@@ -203,3 +205,39 @@ def known_failures_caption(found: Iterable[Panel]) -> str:
     """The known failures of the drawn variants, a line each; empty where there is none."""
     cells = [cell for panel in found for point in panel.points for cell in point.cells.values()]
     return "".join(f"{text}\n" for text in known_failure_warnings(cells))
+
+
+# --- several GPUs in one panel ---------------------------------------------------------------------------------------
+
+#: By Okabe and Ito.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+class GpuStyles:
+    """The styles of a figure that shows these panels: a colour for each GPU; variants differ in markers."""
+
+    def __init__(self, panels: Sequence[Panel]) -> None:
+        self._colours = dict(zip(gpus_of(panels), itertools.cycle(COLOURS), strict=False))
+        names = dict.fromkeys(name for panel in panels for name in panel.variants())
+        marks = itertools.cycle(itertools.product(("full", "none"), MARKERS))
+        self._marks = dict(zip(names, marks, strict=False))
+
+    def of(self, panel: Panel, variant: str) -> dict[str, Any]:
+        """Keyword arguments of ``Axes.plot``."""
+        return self._mark(variant) | {"color": self.colour(panel)}
+
+    def colour(self, panel: Panel) -> str:
+        """Grey for a CPU."""
+        return self._colours.get(panel.device, "#888888")
+
+    def _mark(self, variant: str) -> dict[str, Any]:
+        fill, marker = self._marks[variant]
+        return variant_style(variant) | {"marker": marker, "fillstyle": fill}
+
+    def handles(self, variants: Sequence[str]) -> dict[str, Any]:
+        """For the legend: the GPUs, then these variants in grey. A mark may follow the name of a variant."""
+        gpus = {gpu: Line2D([], [], color=colour, linewidth=3) for gpu, colour in self._colours.items()}
+        return gpus | {
+            name: Line2D([], [], **(self._mark(name.split()[0]) | {"color": "#555555"})) for name in variants
+        }

@@ -21,8 +21,15 @@ from spec_decode_bench.harness.analysis.stats import QUEUED, geometric_mean, med
 from spec_decode_bench.harness.numbers import signed, significant
 from spec_decode_bench.harness.records.schema import Run
 from spec_decode_bench.plots._axes import plain, round_numbers
-from spec_decode_bench.plots._by_gpu import GpuStyles
-from spec_decode_bench.plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
+from spec_decode_bench.plots._panels import (
+    GpuStyles,
+    Panel,
+    PointCells,
+    by_operator,
+    known_failures_caption,
+    panels,
+    runs_of,
+)
 from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, environment_caption, finish, new_figure
 
 #: The points shown are those with the number of requests that is nearest to this one.

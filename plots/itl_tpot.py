@@ -24,10 +24,18 @@ from spec_decode_bench.plots._axes import (
     same_y,
     style_changes,
     title_panel,
+    title_shared,
     x_label,
 )
-from spec_decode_bench.plots._by_gpu import GpuStyles, title_shared
-from spec_decode_bench.plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
+from spec_decode_bench.plots._panels import (
+    GpuStyles,
+    Panel,
+    PointCells,
+    by_operator,
+    known_failures_caption,
+    panels,
+    runs_of,
+)
 from spec_decode_bench.plots._style import LABEL_PT, SMALL_PT, environment_caption, finish
 
 #: Width of the dots of a batch size, as a share of the distance between two batch sizes.

@@ -15,9 +15,9 @@ from matplotlib.lines import Line2D
 from spec_decode_bench.harness.analysis import stats
 from spec_decode_bench.harness.analysis.estimators import AGREEMENT, doubt
 from spec_decode_bench.harness.records.schema import Run
-from spec_decode_bench.plots._axes import draw_intervals, log_x, log_y, panel_grid, title_panel, x_label
-from spec_decode_bench.plots._by_gpu import GpuStyles, title_shared
+from spec_decode_bench.plots._axes import draw_intervals, log_x, log_y, panel_grid, title_panel, title_shared, x_label
 from spec_decode_bench.plots._panels import (
+    GpuStyles,
     Panel,
     PointCells,
     by_operator,

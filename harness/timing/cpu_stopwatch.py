@@ -55,31 +55,28 @@ class CpuStopwatch:
 
     def sample(self, round_number: int = 0) -> Mapping[str, float]:
         """Raises Mismatch where the timed calls did not do the work, or other threads did it."""
-        with self._host_lock():
-            return self._sample()
-
-    def _sample(self) -> Mapping[str, float]:
         launch, calls = self.launch, range(self._calls)
-        if self._output_probe is not None:
-            self._output_probe.arm()
-        own_s, process_s = thread_time(), process_time()
-        start = perf_counter()
-        for _ in calls:
-            launch()
-        elapsed = perf_counter() - start
-        if self._output_probe is not None:
-            self._output_probe.check("timed")
-        own_s, process_s = thread_time() - own_s, process_time() - process_s
-        self._own_s += own_s
-        self._others_s += max(process_s - own_s, 0.0)
-        if self._others_s > max(OTHER_THREADS_S, OTHER_THREADS_SHARE * self._own_s):
-            raise Mismatch(
-                "one_thread",
-                f"other threads ran for {self._others_s * 1e3:.1f} ms while the launches took "
-                f"{self._own_s * 1e3:.1f} ms",
-            )
-        seconds = elapsed / self._calls
-        self._compare_alone(seconds)
+        with self._host_lock():
+            if self._output_probe is not None:
+                self._output_probe.arm()
+            own_s, process_s = thread_time(), process_time()
+            start = perf_counter()
+            for _ in calls:
+                launch()
+            elapsed = perf_counter() - start
+            if self._output_probe is not None:
+                self._output_probe.check("timed")
+            own_s, process_s = thread_time() - own_s, process_time() - process_s
+            self._own_s += own_s
+            self._others_s += max(process_s - own_s, 0.0)
+            if self._others_s > max(OTHER_THREADS_S, OTHER_THREADS_SHARE * self._own_s):
+                raise Mismatch(
+                    "one_thread",
+                    f"other threads ran for {self._others_s * 1e3:.1f} ms while the launches took "
+                    f"{self._own_s * 1e3:.1f} ms",
+                )
+            seconds = elapsed / self._calls
+            self._compare_alone(seconds)
         if elapsed < SAMPLE_S:  # the calls before the first sample were slow
             self._calls = min(int(SAMPLE_S / max(seconds, 1e-9)) + 1, MOST_GROWTH * self._calls)
         return {"cpu_us": seconds * 1e6}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from spec_decode_bench.harness.analysis.stats import median_us
 from spec_decode_bench.harness.records.file import read_run
 from spec_decode_bench.plots import draw_all, generations
-from spec_decode_bench.plots._by_gpu import COLOURS
+from spec_decode_bench.plots._panels import COLOURS
 from tests import factory
 from tests.plots.test_plots import overlaps
 
