@@ -158,6 +158,8 @@ def _planned(
     section = source.section
     if section and options.shard is not None:
         raise ConfigError(f"--shard cuts sweeps; choose {section.noun}s with --only, or --set {section.key}.KEY=VALUE")
+    if section and options.trust is not None:
+        raise ConfigError(f"--trust believes what passed in a sweep; a {section.noun} verifies what it runs itself")
     if section and device == "cpu":
         items, source = _without_gpu(options, source, catalog)
     else:
