@@ -13,7 +13,7 @@ from spec_decode_bench.harness.contract import COMPILER, Point, variant
 
 
 def constants(point: Point, out: Outputs) -> SimpleNamespace:
-    """Tensors that no step changes: tokens 0 .. W - 1 of a row, tree and mask of its chain, starts, entries of a pass."""
+    """Tensors that no step changes: tokens 0 .. W - 1 of a row, its tree and mask, starts, entries of a pass."""
     width, rows, device = point.next_n, point.batch_size, out.positions.device
     chain = torch.arange(width, device=device)
     index = torch.arange(rows * width, device=device).view(rows, width)

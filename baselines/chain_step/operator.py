@@ -12,13 +12,13 @@ k = W - 1 drafts), and 0 <= j < W:
     tree_mask[b, i, j] = j <= i
     prefix_lens[b] = s,  extend_lens[b] = W,  start_locs[b] = b * W,  post_lens[b] = s + W       of the extension
 
-and for the drafter's passes i = 1 .. k - 1, whose attention takes packed slots (``kv_indices: yes``; FlashInfer, Triton):
+and for passes i = 1 .. k - 1 of a drafter whose attention takes packed slots (``kv_indices: yes``; FlashInfer, Triton):
 
     kv_indptr[i - 1, b] = sum of seq_lens[b'] + i over b' < b
     kv_indices[i - 1, kv_indptr[i - 1, b] + p] = req_to_token[r, p]            p < s + i
 
-Nothing depends on a drafted token, so all of it is known before the drafter runs. Rows of padding, up to the size that a
-graph was captured with, are rows like others, of one token in request slot 0; several share it. Entries of kv_indices
+Nothing depends on a drafted token, so all of it is known before the drafter runs. Rows of padding, up to the size of a
+captured graph, are rows like others, of one token in request slot 0; several share it. Entries of kv_indices
 behind the last row keep their contents.
 
 SGLang 0.5.23 takes four launches, in three places: assign_draft_cache_locs_contiguous and
@@ -195,8 +195,7 @@ def varied(point: Point) -> Mapping[str, Any]:
 
 operator = Operator(
     name="chain_step",
-    summary="slots, positions, tree and packed slots of an EAGLE step with a chain of drafts, from a table with an entry "
-    "per token",
+    summary="slots, positions, tree and packed slots of an EAGLE step with a chain of drafts",
     axes=AXES,
     rules=(
         axes.CONTEXT_FITS,
@@ -208,8 +207,8 @@ operator = Operator(
             lambda p: p.next_n < p.max_model_len,
         ),
         Rule(
-            "batch_size ({batch_size}) sequences of max_model_len ({max_model_len}) must have fewer than 2^31 tokens, as "
-            "kv_indptr is int32",
+            "max_num_seqs ({max_num_seqs}) sequences of context_len ({context_len}), at most {max_model_len}, must "
+            "have fewer than 2^31 tokens, as kv_indptr is int32",
             lambda p: _capacity(p) < 2**31,
         ),
         Rule(
