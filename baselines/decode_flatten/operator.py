@@ -119,7 +119,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     return Inputs(
         seq_lens=batch.seq_lens,
         query_start_loc=batch.query_start_loc,
-        block_table=make_block_table(point, int32(map(held, batch.seq_lens.tolist())), seed),
+        block_table=make_block_table(point, int32([held(length) for length in batch.seq_lens.tolist()]), seed),
         query_start_loc_cpu=batch.host_query_start_loc,
         num_decode_tokens=num_tokens(point),
     )

@@ -214,7 +214,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """The references of the parts, pass after pass: nothing of the closed form."""
     out, real = Outputs.empty(point), slots.num_real(point)
     value = {name: torch.zeros_like(buffer) for name, buffer in out.views(point).items()}
-    written, before = Outputs(**value), {}
+    written, before, held = Outputs(**value), {}, held_of(point)
     value["query_start_loc"].copy_(torch.arange(point.max_num_seqs + 1).clamp(max=real))
     for i in range(1, passes(point) + 1):
         got = draft_inputs.reference(*_pass_inputs(point, x, i, before))
@@ -228,7 +228,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             made = paged_mqa_schedule.reference(*schedule_part(point, x, written, i)[:2])
             value["schedule"][i - 1] = made["schedule"].value
         if with_ranks(point):
-            value["local_seq_lens"][i - 1] = int32(map(held_of(point), value["seq_lens"][i - 1].tolist()))
+            value["local_seq_lens"][i - 1] = int32([held(length) for length in value["seq_lens"][i - 1].tolist()])
     behind = (torch.arange(point.max_num_seqs) >= real).expand(passes(point), -1)
     kept = {"positions": behind, "sample_src_positions": behind}
     return {name: Expected(value[name], kept.get(name)) for name in value}
