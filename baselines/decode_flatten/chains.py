@@ -65,9 +65,9 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         bases = torch.repeat_interleave(computed, decode_lens, output_size=actual)
         starts = torch.repeat_interleave(x.query_start_loc[:-1], decode_lens, output_size=actual)
         lens = (bases + (indices[:actual] - starts) + 1).clamp_(min=0)
-        rows = torch.repeat_interleave(x.block_table, decode_lens, dim=0, output_size=actual)
         if ranks[0] > 1:
             lens = local_lengths(lens, ranks)
+        rows = torch.repeat_interleave(x.block_table, decode_lens, dim=0, output_size=actual)
         _store(x, out, lens, rows, actual)
         _store_indices(x, out, decode_lens, indices, actual)
 
