@@ -48,7 +48,8 @@ def dcp_lengths_kernel(
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     # A row of padding has no context, so none of it lies here.
     length = tl.load(x.seq_lens + b, mask=b < n.num_reqs, other=0)
-    tl.store(out.local_seq_lens + b, local_length(length, RANKS, RANK, INTERLEAVE), mask=b < n.max_num_seqs)
+    local = local_length(length, RANKS, RANK, INTERLEAVE)
+    tl.store(out.local_seq_lens + b, local, mask=b < n.max_num_seqs)
 
 
 @variant("dcp_lengths")
