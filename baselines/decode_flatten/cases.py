@@ -138,7 +138,7 @@ EDGE_CASES += [
     EdgeCase("CP = 4, interleave 64, last rank", _CP | {"cp_interleave": 64, "cp_rank": "last", "token_padding": 5}),
     EdgeCase("CP = 4, indices", _CP | {"cp_rank": "last", "indices": "yes"}),
     EdgeCase(
-        "CP = 2, local lengths are whole blocks", _CP | {"cp_size": 2, "context_len": 1280, "decode_len": "uniform"}
+        "CP = 2, local lengths of 10 * 64 + 1", _CP | {"cp_size": 2, "context_len": 1282, "decode_len": "uniform"}
     ),
 ]
 
