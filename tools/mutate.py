@@ -63,7 +63,8 @@ TABLES = ROOT / "tools" / "mutants"
 NOT_COPIED = (".*", "docs", "results", "tests")
 #: Configurations that a mutant is verified with: the first that has the operator.
 SWEEPS = tuple(
-    f"configs/{name}.yaml" for name in ("full", "mamba_copy", "step", "whole_step", "block_draft", "draft_budget")
+    f"configs/{name}.yaml"
+    for name in ("full", "mamba_copy", "step", "whole_step", "block_draft", "draft_budget", "chain_step")
 )
 SEED = 0
 #: Seconds without a sign of life after which a mutant counts as hanging: many times what a healthy variant takes.

@@ -12,6 +12,7 @@ from functools import cache
 import torch
 import triton
 
+from spec_decode_bench.baselines.compute_slot_mappings.operator import rank_of
 from spec_decode_bench.baselines.decode_flatten import operator as flatten
 from spec_decode_bench.baselines.k_quant_gather import operator as gather
 from spec_decode_bench.baselines.mamba_spec_metadata import operator as mamba
@@ -107,6 +108,18 @@ def _beyond_flatten(point: Point, x: flatten.Inputs) -> bool:
     )
 
 
+LOCAL = Definitions("v1/attention/backends/utils.py", "get_dcp_local_seq_lens")
+
+
+def _localized(point: Point, out: flatten.Outputs, tokens: int) -> Callable[[], None] | None:
+    """What vLLM's builder does behind the kernel under decode context parallelism, in PyTorch operators."""
+    if point.cp_size == 1:
+        return None
+    rank = torch.tensor(rank_of(point), dtype=torch.int32, device=out.lens.device)
+    call, lens = LOCAL().get_dcp_local_seq_lens, out.lens[:tokens]
+    return lambda: lens.copy_(call(lens, point.cp_size, rank, point.cp_interleave))
+
+
 @variant(
     "decode_flatten",
     requires="|".join(f"vllm:{INDEXER}::{name}" for name in (CLAMPING, UNCLAMPED)),
@@ -125,7 +138,7 @@ def vllm_triton(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callab
         kernel[(tokens,)](x.seq_lens, out.lens, *tables, out.decode_lens, point.max_decode_len, BLOCK_SIZE=COLUMNS)
         tail.zero_()
 
-    return launch
+    return EngineLaunch(launch, _localized(point, out, tokens))
 
 
 VARLEN = Definitions("v1/attention/ops/metadata.py", "_token_request", "_indexer_decode_metadata_kernel")
@@ -167,7 +180,7 @@ def vllm_varlen(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callab
             num_warps=4,
         )
 
-    return EngineLaunch(launch, own(lambda: request_lens.copy_(x.seq_lens)))
+    return EngineLaunch(launch, _localized(point, out, tokens), own(lambda: request_lens.copy_(x.seq_lens)))
 
 
 # --- mamba_spec_metadata ----------------------------------------------------------------------------------------------

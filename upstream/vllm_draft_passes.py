@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths import operator as dcp_lengths
 from spec_decode_bench.baselines.draft_passes.operator import (
     Inputs,
     Outputs,
@@ -22,20 +23,24 @@ from spec_decode_bench.baselines.draft_passes.operator import (
     schedule_part,
     slots_part,
     with_indexer,
+    with_ranks,
 )
+from spec_decode_bench.baselines.workloads.composition import part_point
 from spec_decode_bench.baselines.workloads.request_slots import group_block_sizes, group_tables, num_real
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 from spec_decode_bench.kernels.paged_mqa_schedule import triton as schedule_kernel
-from spec_decode_bench.upstream import vllm_compute_slot_mappings, vllm_draft_inputs
+from spec_decode_bench.upstream import vllm_compute_slot_mappings, vllm_dcp_lengths, vllm_draft_inputs
 from spec_decode_bench.upstream._vllm import Definitions, needs_of
 
-NEEDS = needs_of((vllm_draft_inputs, vllm_compute_slot_mappings))
+NEEDS = (*needs_of((vllm_draft_inputs, vllm_compute_slot_mappings)), vllm_dcp_lengths.CODE.need)
 LIMITS = vllm_compute_slot_mappings.LIMITS
 
 
-def _passes(point: Point, x: Inputs, out: Outputs, slots: Callable, advance: Callable) -> EngineLaunch:
-    """slots: a variant of compute_slot_mappings. advance: (point, inputs, outputs of draft_inputs, pass) -> launch."""
+def _passes(point: Point, x: Inputs, out: Outputs, slots: Callable, local: Callable, advance: Callable) -> EngineLaunch:
+    """slots, local: variants of compute_slot_mappings and dcp_lengths. advance: (point, inputs, outputs of
+    draft_inputs, pass) -> launch.
+    """
     real, device = num_real(point), out.positions.device
     tokens, hidden = torch.zeros(real, dtype=torch.int64, device=device), torch.empty(real, 1, device=device)
     drafts = torch.zeros(real, point.next_n - 1, dtype=torch.int64, device=device)
@@ -59,12 +64,23 @@ def _passes(point: Point, x: Inputs, out: Outputs, slots: Callable, advance: Cal
         made = SimpleNamespace(**by_pass, **shared)
         launches += [own(_handed_on(inputs, out, i, real)), advance(point, inputs, made, i)]
         launches.append(slots(*slots_part(point, x, out, i + 1)))
+        if with_ranks(point):
+            launches.append(local(_lengths_point(point), *_lengths(out, i, real)))
         if with_indexer(point):
             launches += [
                 _copied(out.schedule[i]),
                 own(schedule_kernel.triton_fused(*schedule_part(point, x, out, i + 1))),
             ]
     return EngineLaunch(*launches)
+
+
+def _lengths_point(point: Point) -> Point:
+    return part_point(dcp_lengths.operator, point)
+
+
+def _lengths(out: Outputs, i: int, real: int) -> tuple[dcp_lengths.Inputs, dcp_lengths.Outputs]:
+    """Of pass i, for dcp_lengths."""
+    return dcp_lengths.Inputs(out.seq_lens[i], real), dcp_lengths.Outputs(out.local_seq_lens[i])
 
 
 def _copied(schedule: torch.Tensor) -> Callable[[], None]:
@@ -105,13 +121,13 @@ def _calls(point: Point, x: SimpleNamespace, out: SimpleNamespace, i: int) -> Ca
 @variant("draft_passes", requires=NEEDS, known_failures=LIMITS)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernels: two launches a pass, and the copy of the indexer's schedule. The hidden row has one value."""
-    return _passes(point, x, out, vllm_compute_slot_mappings.vllm, _kernels)
+    return _passes(point, x, out, vllm_compute_slot_mappings.vllm, vllm_dcp_lengths.vllm, _kernels)
 
 
 @variant("draft_passes", requires=NEEDS, known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions around them."""
-    return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, _calls)
+    return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, vllm_dcp_lengths.vllm_call, _calls)
 
 
 # --- model runner V1 --------------------------------------------------------------------------------------------------
@@ -121,6 +137,8 @@ END = "what passes the end gets position 0, length 1 and no slot (vLLM #33503)"
 
 
 def _skip_v1(point: Point) -> str | None:
+    if with_ranks(point):
+        return "its kernel knows one rank"
     if point.num_groups > 1:
         return "model runner V1 maps the slots of one group"
     if point.advance == "no":

@@ -39,29 +39,34 @@ from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, 
 from spec_decode_bench.harness.tensors import I32, I64, Bool, Tensors
 
 
-def _one_rank(point: Point) -> bool:
+def one_rank(point: Point) -> bool:
     return point.cp_size == 1 or axes.has_no_request(point)
 
 
 CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
 CP_RANK = Axis(
-    "cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is", idle=_one_rank
+    "cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is", idle=one_rank
 )
 CP_INTERLEAVE = Axis(
     "cp_interleave",
     axes.one_of(1, 4, 16, 64, 128),
     1,
     "consecutive tokens of a context-parallel rank (I)",
-    idle=_one_rank,
+    idle=one_rank,
+)
+
+#: Of context parallelism, here and in other operators of a step; dcp_lengths has more values.
+CONTEXT_PARALLEL = (CP_SIZE, CP_RANK, CP_INTERLEAVE)
+INTERLEAVE_FITS = Rule(
+    "block_size ({block_size}) must be a multiple of cp_interleave ({cp_interleave}) where ranks share a context",
+    lambda p: p.cp_size == 1 or p.block_size % p.cp_interleave == 0,
 )
 
 AXES = slots.bounded(
     *slots.STEP,
     *slots.GROUPS,
     slots.BLOCKS_PER_KV_BLOCK,
-    CP_SIZE,
-    CP_RANK,
-    CP_INTERLEAVE,
+    *CONTEXT_PARALLEL,
     axes.MAX_NUM_BATCHED_TOKENS,
     axes.contents(CONTENTS),
 )
@@ -77,10 +82,15 @@ RULES = (
 )
 
 
-def redundant(point: Point) -> str | None:
+def has_all_tokens(point: Point) -> str | None:
+    """Why a point with one rank has the same step as another."""
     if point.cp_size == 1 and (point.cp_rank, point.cp_interleave) != (CP_RANK.default, CP_INTERLEAVE.default):
         return "one rank has all tokens"
-    return slots.redundant(point)
+    return None
+
+
+def redundant(point: Point) -> str | None:
+    return has_all_tokens(point) or slots.redundant(point)
 
 
 class Inputs(Tensors):

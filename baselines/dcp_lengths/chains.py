@@ -6,14 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from spec_decode_bench.baselines.dcp_lengths.operator import Inputs, Outputs, operator, rank_of
+from spec_decode_bench.baselines.dcp_lengths.operator import Inputs, Outputs, operator, ranks_of
 from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
 from spec_decode_bench.harness.contract import COMPILER, Point, variant
-
-
-def ranks_of(point: Point) -> tuple[int, int, int]:
-    """(CP, rank, interleave)."""
-    return point.cp_size, rank_of(point), point.cp_interleave
 
 
 def local_lengths(lengths: torch.Tensor, ranks: tuple[int, int, int]) -> torch.Tensor:

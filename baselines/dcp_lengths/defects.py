@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from spec_decode_bench.baselines.dcp_lengths.chains import fill, op_chain, ranks_of, set_up
-from spec_decode_bench.baselines.dcp_lengths.operator import Inputs, Outputs
+from spec_decode_bench.baselines.dcp_lengths.chains import fill, op_chain, set_up
+from spec_decode_bench.baselines.dcp_lengths.operator import Inputs, Outputs, ranks_of
 from spec_decode_bench.baselines.workloads.broken import keeping
 from spec_decode_bench.harness.contract import Point, variant
 

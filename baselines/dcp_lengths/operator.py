@@ -18,7 +18,7 @@ host (v1/attention/backends/utils.py:get_dcp_local_seq_lens). SGLang 0.5.23: srt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -94,17 +94,31 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     return Inputs(int32(lengths), real)
 
 
-def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    """Request by request: of the I tokens that a rank takes in a row, the j-th ones lie CP * I positions apart."""
-    interleave, apart = point.cp_interleave, point.cp_size * point.cp_interleave
-    first = rank_of(point) * interleave
+def ranks_of(point: Point) -> tuple[int, int, int]:
+    """(CP, rank, interleave); of a single rank where a step has no such axes."""
+    return (point.cp_size, rank_of(point), point.cp_interleave) if "cp_size" in point else (1, 0, 1)
+
+
+def held_of(point: Point) -> Callable[[int], int]:
+    """Tokens of a context -> those on this rank, all of them on a single one. Of the I tokens that a rank takes in a
+    row, the j-th ones lie CP * I positions apart.
+    """
+    size, rank, interleave = ranks_of(point)
+    if size == 1:
+        return lambda length: length
+    apart, first = size * interleave, rank * interleave
 
     @cache
     def held(length: int) -> int:
         return sum(len(range(first + j, length, apart)) for j in range(interleave))
 
+    return held
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    """Request by request."""
     value = [0] * point.max_num_seqs
-    value[: x.num_reqs] = map(held, x.seq_lens[: x.num_reqs].tolist())
+    value[: x.num_reqs] = map(held_of(point), x.seq_lens[: x.num_reqs].tolist())
     return {"local_seq_lens": Expected(int32(value))}
 
 

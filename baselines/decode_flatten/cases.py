@@ -129,6 +129,19 @@ EDGE_CASES = [
     ),
 ]
 
+_CP = {"batch_size": 9, "decode_len": "ragged", "context_len": {"uniform": [1, 3000]}, "cp_size": 4}
+EDGE_CASES += [
+    EdgeCase(
+        "CP = 2, last rank", {"batch_size": 40, "cp_size": 2, "cp_rank": "last", "context_len": {"uniform": [1, 40]}}
+    ),
+    EdgeCase("CP = 8, interleave 4, first rank", _CP | {"cp_size": 8, "cp_interleave": 4, "padding": 0.2}),
+    EdgeCase("CP = 4, interleave 64, last rank", _CP | {"cp_interleave": 64, "cp_rank": "last", "token_padding": 5}),
+    EdgeCase("CP = 4, indices", _CP | {"cp_rank": "last", "indices": "yes"}),
+    EdgeCase(
+        "CP = 2, local lengths of 10 * 64 + 1", _CP | {"cp_size": 2, "context_len": 1282, "decode_len": "uniform"}
+    ),
+]
+
 # Random lengths, so that a graph that keeps the lengths of its capture is wrong.
 _UNIFORM = {"batch_size": 9, "context_len": {"uniform": [4, 2000]}}
 _SMALL = {"batch_size": 2, "context_len": {"uniform": [4, 200]}}

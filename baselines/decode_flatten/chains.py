@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths.chains import local_lengths
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
 from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns, operator
 from spec_decode_bench.baselines.workloads.decode_batch import NULL_BLOCK_ID
 from spec_decode_bench.baselines.workloads.torch_compile import BUSY_BATCH, compiled
@@ -52,7 +54,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     Upstream clamped the *shared* block table in place; that one launch is left out here (see the defect
     chain_clamps_shared_table) and the lengths are clamped instead, which drafter dummy runs need.
     """
-    decode_lens, indices = torch.empty_like(x.seq_lens), token_indices(out)
+    decode_lens, indices, ranks = torch.empty_like(x.seq_lens), token_indices(out), ranks_of(point)
 
     def launch():
         torch.diff(x.query_start_loc, out=decode_lens)
@@ -63,6 +65,8 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         bases = torch.repeat_interleave(computed, decode_lens, output_size=actual)
         starts = torch.repeat_interleave(x.query_start_loc[:-1], decode_lens, output_size=actual)
         lens = (bases + (indices[:actual] - starts) + 1).clamp_(min=0)
+        if ranks[0] > 1:
+            lens = local_lengths(lens, ranks)
         rows = torch.repeat_interleave(x.block_table, decode_lens, dim=0, output_size=actual)
         _store(x, out, lens, rows, actual)
         _store_indices(x, out, decode_lens, indices, actual)
@@ -86,7 +90,11 @@ def _launch_merged(point: Point, x: Inputs, out: Outputs, chain: Callable = _mer
     return lambda: chain(x, out, indices, int(torch.diff(x.query_start_loc_cpu).sum()))
 
 
-@variant("decode_flatten", skip=needs_exact_host_lens, waives="no_alloc")
+def _on_one_rank(point: Point) -> str | None:
+    return needs_exact_host_lens(point) or (None if ranks_of(point)[0] == 1 else "one context-parallel rank only")
+
+
+@variant("decode_flatten", skip=_on_one_rank, waives="no_alloc")
 def merged_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The ragged chain of vLLM 0.22: offsets merged before they are repeated, lengths clamped, full-width rows."""
     return _launch_merged(point, x, out)
@@ -105,7 +113,7 @@ _EXAMPLES = (
 )
 
 
-@variant("decode_flatten", requires=COMPILER, skip=needs_exact_host_lens, waives="no_alloc")
+@variant("decode_flatten", requires=COMPILER, skip=_on_one_rank, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the merged chain."""
     chain = compiled(_merged, _launch_merged, operator, _EXAMPLES, x.seq_lens.device)

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths.chains import local_lengths
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
 from spec_decode_bench.baselines.decode_flatten.chains import needs_exact_host_lens, op_chain, token_indices
 from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from spec_decode_bench.baselines.workloads.composition import in_sequence
@@ -26,6 +28,7 @@ def chain_clamps_shared_table(point: Point, x: Inputs, out: Outputs) -> Callable
 @variant(
     "decode_flatten",
     defect="the CPU's query boundaries are used instead of the device's (vLLM #52795, #56562)",
+    skip=lambda p: None if p.cp_size == 1 else "one context-parallel rank only",
     waives=("no_sync", "graph_safe"),
 )
 def host_boundaries_trusted(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -76,3 +79,14 @@ def arange_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     """max_num_seqs is B here. Upstream raised; here the tokens past the end of the arange are not written."""
     covered = min(point.batch_size * point.next_n, x.num_decode_tokens)
     return op_chain(point, replace(x, num_decode_tokens=covered), out)
+
+
+@variant(
+    "decode_flatten",
+    defect="the local length of a request is expanded, as if it grew with every token (vLLM #46076)",
+    skip=lambda p: needs_exact_host_lens(p) or ("one rank" if p.cp_size == 1 else None),
+)
+def local_length_expanded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    local, ranks = x.seq_lens.clone(), ranks_of(point)
+    expand = op_chain(Point({**point, "cp_size": 1}), replace(x, seq_lens=local), out)
+    return in_sequence(lambda: local.copy_(local_lengths(x.seq_lens, ranks)), expand)

@@ -22,6 +22,10 @@ A kernel that takes tokens of several requests (SM100, vLLM #56562) wants to kno
                       side are handled together
     request_lens[b]   seq_lens[b], at an address that a captured graph may keep
 
+Under decode context parallelism (``cp_size`` > 1) lens[t] is what of that length lies on this rank (dcp_lengths), and
+the table is that of the rank. A request's own local length cannot be expanded instead: it does not grow with every
+token (vLLM #46076). request_lens stays as it is.
+
 DeepGEMM reads ceil(lens[t] / block_size) entries of a table row, so it is enough to copy the used blocks.
 """
 
@@ -32,10 +36,17 @@ from typing import Any
 
 import torch
 
+from spec_decode_bench.baselines.compute_slot_mappings.operator import (
+    CONTEXT_PARALLEL,
+    INTERLEAVE_FITS,
+    has_all_tokens,
+)
+from spec_decode_bench.baselines.dcp_lengths.operator import held_of
 from spec_decode_bench.baselines.decode_flatten.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.decode_batch import (
     NULL_BLOCK_ID,
+    int32,
     make_batch,
     make_block_table,
     max_tokens,
@@ -104,11 +115,11 @@ def copied_columns(x: Inputs, out: Outputs) -> int:
 
 @axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
-    batch = make_batch(point, seed)
+    batch, held = make_batch(point, seed), held_of(point)
     return Inputs(
         seq_lens=batch.seq_lens,
         query_start_loc=batch.query_start_loc,
-        block_table=make_block_table(point, batch.seq_lens, seed),
+        block_table=make_block_table(point, int32([held(length) for length in batch.seq_lens.tolist()]), seed),
         query_start_loc_cpu=batch.host_query_start_loc,
         num_decode_tokens=num_tokens(point),
     )
@@ -118,7 +129,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """Request by request, token by token."""
     tokens, capacity = x.num_decode_tokens, point.max_num_batched_tokens
     start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
-    lens, indices = [0] * capacity, [0] * capacity
+    lens, indices, held = [0] * capacity, [0] * capacity, held_of(point)
     table = torch.full((_table_rows(point), _table_width(point)), NULL_BLOCK_ID, dtype=torch.int32)
     not_read = torch.ones(table.shape, dtype=torch.bool)
     columns = min(x.block_table.shape[1], table.shape[1])
@@ -128,7 +139,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         decode_len = start[b + 1] - start[b]
         for j in range(decode_len):
             t = start[b] + j
-            lens[t], indices[t] = max(seq_len - decode_len + j + 1, 0), b
+            lens[t], indices[t] = held(max(seq_len - decode_len + j + 1, 0)), b
             rows[t] = source[b]
             unread[t, : cdiv(lens[t], point.block_size)] = False
     not_read[start[-1] : tokens, 0] = False
@@ -154,13 +165,13 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     indices, T of them and a length per request).
     """
     start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
-    entries = len(start) + len(seq_lens)
+    entries, held = len(start) + len(seq_lens), held_of(point)
     for b, seq_len in enumerate(seq_lens):
         decode_len = start[b + 1] - start[b]
         if decode_len:
-            entries += cdiv(seq_len, point.block_size)
+            entries += cdiv(held(seq_len), point.block_size)
         for j in range(decode_len):
-            entries += cdiv(max(seq_len - decode_len + j + 1, 0), point.block_size)
+            entries += cdiv(held(max(seq_len - decode_len + j + 1, 0)), point.block_size)
     entries += x.num_decode_tokens - start[-1]  # one NULL entry per padding token
     if with_indices(point):
         entries += x.num_decode_tokens + len(seq_lens)
@@ -175,7 +186,7 @@ operator = Operator(
     name="decode_flatten",
     summary="one row per speculative token: lengths, block table and decode lengths of B ragged requests "
     "spread over T tokens",
-    axes=(*axes.DECODE_STEP, *FLATTENING, INDICES, axes.contents(CONTENTS)),
+    axes=(*axes.DECODE_STEP, *FLATTENING, INDICES, *CONTEXT_PARALLEL, axes.contents(CONTENTS)),
     inputs=Inputs,
     outputs=Outputs,
     make_inputs=make_inputs,
@@ -187,6 +198,7 @@ operator = Operator(
     baseline="op_chain",
     rules=(
         *axes.DECODE_STEP_RULES,
+        INTERLEAVE_FITS,
         Rule(
             "the step's tokens (batch_size {batch_size} x max_decode_len {max_decode_len} + token_padding "
             "{token_padding}) must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
@@ -198,5 +210,5 @@ operator = Operator(
             lambda p: not with_indices(p) or p.batch_size <= p.max_num_batched_tokens,
         ),
     ),
-    redundant=axes.same_batch_elsewhere,
+    redundant=lambda p: has_all_tokens(p) or axes.same_batch_elsewhere(p),
 )

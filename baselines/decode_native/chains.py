@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths.chains import local_lengths
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
 from spec_decode_bench.baselines.decode_native.operator import Inputs, Outputs
 from spec_decode_bench.harness.contract import Point, variant
 
@@ -21,7 +24,12 @@ def _full_rows_only(point: Point) -> str | None:
 
 
 def _fill(
-    point: Point, x: Inputs, target: torch.Tensor, clamp: bool = True, compress_ratio: int | None = None
+    point: Point,
+    x: Inputs,
+    target: torch.Tensor,
+    clamp: bool = True,
+    compress_ratio: int | None = None,
+    localize: bool = True,
 ) -> Callable[[], None]:
     """unsqueeze, sub, add, add, [clamp_], [// ratio], copy into ``target``, int32 (B, L) of any stride."""
     seq_lens, width = x.seq_lens, point.max_decode_len
@@ -32,6 +40,8 @@ def _fill(
         lens = seq_lens.unsqueeze(1) - width + 1 + offsets[:width]
         if clamp:
             lens.clamp_(min=0)
+        if localize and point.cp_size > 1:
+            lens = local_lengths(lens, ranks_of(point))
         if ratio > 1:
             lens //= ratio
         target.copy_(lens)
@@ -51,7 +61,11 @@ def chain_clamp(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _fill(point, x, out.views(point)["context_lens"])
 
 
-@variant("decode_native", skip=_end_aligned)
+def _one_rank(point: Point) -> str | None:
+    return _end_aligned(point) or (None if point.cp_size == 1 else "one context-parallel rank only")
+
+
+@variant("decode_native", skip=_one_rank)
 def flat_view(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One broadcast add with precomputed offsets into a view of the flat buffer (``out=``), then an in-place clamp."""
     shifted = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=out.buffer.device)
@@ -159,3 +173,20 @@ _RATIOS: list[int] = []
 def ratio_of_first_capture(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     _RATIOS.append(point.compress_ratio)
     return _fill(point, x, out.views(point)["context_lens"], compress_ratio=_RATIOS[0])
+
+
+@variant(
+    "decode_native",
+    defect="the local length of a request is expanded, as if it grew with every token (vLLM #46076)",
+    skip=lambda p: _end_aligned(p) or ("one rank" if p.cp_size == 1 else None),
+    waives="no_alloc",
+)
+def local_length_expanded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    local, ranks = x.seq_lens.clone(), ranks_of(point)
+    expand = _fill(point, replace(x, seq_lens=local), out.views(point)["context_lens"], localize=False)
+
+    def launch() -> None:
+        local.copy_(local_lengths(x.seq_lens, ranks))
+        expand()
+
+    return launch

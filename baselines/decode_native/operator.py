@@ -7,6 +7,10 @@ For each request b and each of its L query tokens, how many entries of the index
 vLLM's DeepSeek-V3.2 indexer (v1/attention/backends/mla/indexer.py) builds this once per decode step and metadata group
 where DeepGEMM's paged MQA logits support next_n; other next_n take decode_flatten. compress_ratio > 1: DeepSeek-V4.
 
+Under decode context parallelism (``cp_size`` > 1) a token's length is first replaced by what lies on this rank
+(dcp_lengths), then divided. The order matters: lengths on a rank do not differ by one from token to token, so those of
+a request cannot be expanded (vLLM #46076). vLLM asks for an interleave that is a multiple of compress_ratio.
+
 int32 (B, L), contiguous: the first B * L elements of one flat persistent buffer, so that every (B, L) has the same
 address. Contiguity matters because the consumer addresses element (b, j) as b * next_n + j and takes no stride. The
 rest of the buffer keeps its contents. The block table needs no expansion. Entries of padding requests must be 0:
@@ -25,6 +29,8 @@ from typing import Any
 
 import torch
 
+from spec_decode_bench.baselines.compute_slot_mappings.operator import CONTEXT_PARALLEL, has_all_tokens
+from spec_decode_bench.baselines.dcp_lengths.operator import held_of
 from spec_decode_bench.baselines.workloads import axes
 from spec_decode_bench.baselines.workloads.decode_batch import make_batch
 from spec_decode_bench.harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule
@@ -53,12 +59,12 @@ def make_inputs(point: Point, seed: int) -> Inputs:
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """Row by row, column by column."""
     width, capacity = point.max_decode_len, point.max_num_batched_tokens
-    lens = []
+    lens, held = [], held_of(point)
     for seq_len, decode_len in zip(x.seq_lens.tolist(), x.decode_lens.tolist(), strict=True):
         row = decode_len if point.row_alignment == "front" else width
         for j in range(width):
             length = max(seq_len - row + 1 + j, 0) if j < row else 0
-            lens.append(length // point.compress_ratio)
+            lens.append(held(length) // point.compress_ratio)
     value = torch.tensor(lens + [0] * (capacity - len(lens)), dtype=torch.int32)
     return {"buffer": Expected(value, untouched=torch.arange(capacity) >= len(lens))}
 
@@ -80,6 +86,8 @@ def _all_padding(x: Inputs) -> None:
     x.seq_lens.zero_()
     x.decode_lens.zero_()
 
+
+_CP = {"batch_size": 40, "cp_size": 4, "cp_rank": "last", "context_len": {"uniform": [1, 2000]}}
 
 EDGE_CASES = [
     EdgeCase("B=1", {"batch_size": 1, "context_len": 700}),
@@ -116,6 +124,21 @@ EDGE_CASES = [
         {"batch_size": 6, "decode_len": "ragged", "row_alignment": "front", "compress_ratio": 128},
     ),
     EdgeCase(
+        "CP = 2, last rank", {"batch_size": 40, "cp_size": 2, "cp_rank": "last", "context_len": {"uniform": [1, 40]}}
+    ),
+    EdgeCase(
+        "CP = 8, interleave 4, first rank",
+        {"batch_size": 40, "cp_size": 8, "cp_interleave": 4, "padding": 0.2, "context_len": {"uniform": [1, 90]}},
+    ),
+    EdgeCase(
+        "CP = 4, interleave 64, compress_ratio 4, last rank",
+        _CP | {"compress_ratio": 4, "cp_interleave": 64},
+    ),
+    EdgeCase(
+        "CP = 4, ragged rows, front-aligned",
+        _CP | {"decode_len": "ragged", "row_alignment": "front", "cp_interleave": 1},
+    ),
+    EdgeCase(
         "B = 257", {"batch_size": 257, "max_decode_len": 3, "padding": 0.1, "context_len": {"uniform": [1, 163840]}}
     ),
 ]
@@ -133,7 +156,7 @@ def varied(point: Point) -> Mapping[str, Any]:
 operator = Operator(
     name="decode_native",
     summary="(B, L) context lengths for kernels that take several query tokens per request",
-    axes=(*axes.DECODE_STEP, axes.COMPRESS_RATIO, ROW_ALIGNMENT, axes.MAX_NUM_BATCHED_TOKENS),
+    axes=(*axes.DECODE_STEP, axes.COMPRESS_RATIO, ROW_ALIGNMENT, *CONTEXT_PARALLEL, axes.MAX_NUM_BATCHED_TOKENS),
     inputs=Inputs,
     outputs=Outputs,
     make_inputs=make_inputs,
@@ -151,6 +174,11 @@ operator = Operator(
             "({max_num_batched_tokens})",
             lambda p: p.batch_size * p.max_decode_len <= p.max_num_batched_tokens,
         ),
+        Rule(
+            "cp_interleave ({cp_interleave}) must be a multiple of compress_ratio ({compress_ratio}) where ranks share "
+            "a context",
+            lambda p: p.cp_size == 1 or p.cp_interleave % p.compress_ratio == 0,
+        ),
     ),
-    redundant=axes.same_batch_elsewhere,
+    redundant=lambda p: has_all_tokens(p) or axes.same_batch_elsewhere(p),
 )

@@ -53,6 +53,14 @@ EDGE_CASES = [
     }, _second_group_disabled),
     EdgeCase("null blocks", _BATCH, null_blocks),
     EdgeCase("R = 1500", _BATCH | {"max_num_seqs": 1500, "max_model_len": 64, "context_len": {"uniform": [8, 60]}}),
+    EdgeCase("CP = 2, last rank", _BATCH | {"cp_size": 2, "cp_rank": "last"}),
+    EdgeCase("CP = 4, interleave 16, first rank, padding rows", _BATCH | {
+        "cp_size": 4, "cp_interleave": 16, "padding": 0.4, "context_len": {"uniform": [8, 140]},
+    }),
+    EdgeCase("CP = 8, interleave 4, sharded and replicated groups, k = 7", _BATCH | {
+        "cp_size": 8, "cp_interleave": 4, "cp_rank": "last", "num_groups": 3, "group_blocks": "mixed", "next_n": 8,
+    }),
+    EdgeCase("CP = 2, end of the model's range", _BATCH | _END | {"cp_size": 2, "cp_rank": "last"}),
     EdgeCase("indexer", _INDEXER),
     EdgeCase("indexer, B = 1", _INDEXER | {"batch_size": 1}),
     EdgeCase("indexer, padding rows, two groups", _INDEXER | {"padding": 0.4, "num_groups": 2}),
@@ -68,6 +76,9 @@ SEQUENCES = {
     "big-small-padded": (_BIG, _LITTLE, _BIG | {"padding": 0.5}),
     "indexer, big-small-padded": tuple(
         step | {"indexer": "native"} for step in (_BIG, _LITTLE, _BIG | {"padding": 0.5})
+    ),
+    "CP = 4, big-small-padded": tuple(
+        step | {"cp_size": 4, "cp_rank": "last"} for step in (_BIG, _LITTLE, _BIG | {"padding": 0.5})
     ),
     "260-2 requests": tuple(_MANY | {"batch_size": size, "context_len": {"uniform": [8, 300]}} for size in (260, 2)),
 }

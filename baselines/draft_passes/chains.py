@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 
 from spec_decode_bench.baselines.compute_slot_mappings import chains as compute_slot_mappings
+from spec_decode_bench.baselines.dcp_lengths.chains import local_lengths
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
 from spec_decode_bench.baselines.draft_passes.operator import (
     Inputs,
     Outputs,
@@ -14,6 +16,7 @@ from spec_decode_bench.baselines.draft_passes.operator import (
     schedule_part,
     slots_part,
     with_indexer,
+    with_ranks,
 )
 from spec_decode_bench.baselines.paged_mqa_schedule import chains as paged_mqa_schedule
 from spec_decode_bench.baselines.workloads.request_slots import num_real
@@ -29,6 +32,11 @@ def advance(out: Outputs, i: int, length: torch.Tensor, most: int, further: int)
     out.seq_lens[i - 1, real:].zero_()
 
 
+def localized(out: Outputs, i: int, ranks: tuple[int, int, int]) -> Callable[[], None]:
+    lengths, local = out.seq_lens[i - 1], out.local_seq_lens[i - 1]
+    return lambda: local.copy_(local_lengths(lengths, ranks))
+
+
 def set_up(point: Point, x: Inputs, out: Outputs, ahead: Callable[[int], int]) -> Callable[[], None]:
     """ahead: tokens by which the positions of pass i lie ahead of the last kept token."""
     real, most = num_real(point), point.max_model_len
@@ -39,6 +47,8 @@ def set_up(point: Point, x: Inputs, out: Outputs, ahead: Callable[[int], int]) -
         made = [compute_slot_mappings.op_chain(*slots_part(point, x, out, i))]
         if with_indexer(point):
             made.append(paged_mqa_schedule.op_chain(*schedule_part(point, x, out, i)))
+        if with_ranks(point):
+            made.append(localized(out, i, ranks_of(point)))
         parts.append((i, ahead(i), made))
 
     def launch() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths.chains import local_lengths
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
 from spec_decode_bench.baselines.draft_passes.chains import op_chain
-from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs, with_indexer
+from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs, with_indexer, with_ranks
 from spec_decode_bench.baselines.workloads.broken import keeping, on_changed
 from spec_decode_bench.baselines.workloads.composition import in_sequence
 from spec_decode_bench.baselines.workloads.request_slots import num_real
@@ -61,3 +63,19 @@ def schedule_of_the_second_pass(point: Point, x: Inputs, out: Outputs) -> Callab
 @variant("draft_passes", defect="dummy rows behind the batch keep the slots of a larger step (vLLM #56734)")
 def tail_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return keeping(op_chain(point, x, out), out.slot_mappings[:, :, num_real(point) :])
+
+
+@variant(
+    "draft_passes",
+    defect="every pass has the local lengths of the one before it (vLLM #36070, #54278)",
+    skip=lambda p: None if with_ranks(p) else "one rank",
+)
+def local_lengths_of_the_first_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Those of the target in the first one."""
+    target, ranks, real = out.local_seq_lens.new_zeros(point.max_num_seqs), ranks_of(point), num_real(point)
+
+    def behind() -> None:
+        target[:real].copy_(local_lengths(x.seq_lens[:real] - x.num_rejected[:real], ranks))
+        out.local_seq_lens.copy_(target.expand_as(out.local_seq_lens))
+
+    return in_sequence(op_chain(point, x, out), behind)

@@ -10,6 +10,7 @@ token, and M = max_model_len:
     out.seq_lens[i - 1, b] = min(p + i + 1, M)           p + 1 where they do not; 0 from row B on
     slot_mappings[i - 1, g, b] = slot of positions[i - 1, b] in group g (compute_slot_mappings); -1 from row B on
     query_start_loc[j] = min(j, B)                       the same for all passes
+    local_seq_lens[i - 1, b] = of out.seq_lens[i - 1, b] what lies on this rank (dcp_lengths)      where ``cp_size`` > 1
     schedule[i - 1] = paged_mqa_schedule over out.seq_lens[i - 1] of all rows with their padding, one atom each
                                                          where the model has a sparse indexer
 
@@ -17,7 +18,9 @@ That equals what the passes of draft_inputs make one after another, because min(
 Left to a pass are the token of the pass before and its hidden row.
 
 vLLM 0.33 takes two launches per pass, three with a sparse indexer; its planner and the copies of the drafter's tokens
-are not counted.
+are not counted. Under decode context parallelism it takes one more per pass for the local lengths
+(v1/worker/gpu/spec_decode/speculator.py:_build_attn_metadata), maps slots of shared groups to tokens of the rank, and
+makes no schedules between passes (v1/attention/backends/mla/indexer.py: supports_draft_decode_metadata_update).
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ import numpy as np
 import torch
 
 from spec_decode_bench.baselines.compute_slot_mappings import operator as compute_slot_mappings
+from spec_decode_bench.baselines.compute_slot_mappings.operator import CONTEXT_PARALLEL, INTERLEAVE_FITS, has_all_tokens
+from spec_decode_bench.baselines.dcp_lengths.operator import held_of
 from spec_decode_bench.baselines.draft_inputs import operator as draft_inputs
 from spec_decode_bench.baselines.draft_passes.cases import CONTENTS, EDGE_CASES, SEQUENCES
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
@@ -60,6 +65,7 @@ AXES = slots.composed(
     INDEXER,
     NUM_SMS,
     replace(paged_mqa_schedule.REMAINDER, idle=lambda p: p.indexer == "none"),
+    *CONTEXT_PARALLEL,
     axes.MAX_NUM_BATCHED_TOKENS,
     axes.contents(CONTENTS),
 )
@@ -67,6 +73,11 @@ RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
     slots.SLOTS_FIT,
+    INTERLEAVE_FITS,
+    Rule(
+        "indexer ({indexer}) must be none where cp_size ({cp_size}) ranks share a context: no schedules between passes",
+        lambda p: p.cp_size == 1 or p.indexer == "none",
+    ),
     Rule("next_n ({next_n}) must be at least 3: one draft takes no further pass", lambda p: p.next_n >= 3),
     Rule(
         "the indexer takes batch_size ({batch_size}) rows of max_model_len ({max_model_len}) only where they make "
@@ -85,6 +96,10 @@ def with_indexer(point: Point) -> bool:
     return point.indexer != "none"
 
 
+def with_ranks(point: Point) -> bool:
+    return point.cp_size > 1
+
+
 class Inputs(Tensors):
     idx_mapping: I64["batch_size"]  # request slot; -1 = padding, behind all others
     seq_lens: I32["batch_size"]  # of the target's step, rejected drafts included; 0 in padding rows
@@ -94,7 +109,7 @@ class Inputs(Tensors):
     widths: I64["num_groups"]
     block_sizes: I32["num_groups"]
     enabled: Bool["num_groups"]
-    sharded: Bool["num_groups"]  # all false: one context-parallel rank
+    sharded: Bool["num_groups"]  # all false on one context-parallel rank
 
 
 class Outputs(Tensors):
@@ -104,6 +119,7 @@ class Outputs(Tensors):
     slot_mappings: I64[passes, "num_groups", "max_num_seqs"]
     query_start_loc: I32["max_num_seqs + 1"]
     schedule: I32[passes, "num_sms + 1", 2] = field(where=with_indexer)
+    local_seq_lens: I32[passes, "max_num_seqs"] = field(where=with_ranks)
 
 
 @axes.with_contents(CONTENTS)
@@ -127,7 +143,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         widths=torch.tensor(slots.group_widths(point)),
         block_sizes=int32(slots.group_block_sizes(point)),
         enabled=~groups,
-        sharded=groups,
+        sharded=torch.arange(point.num_groups) % 2 == 0 if with_ranks(point) else groups,
     )
 
 
@@ -198,7 +214,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """The references of the parts, pass after pass: nothing of the closed form."""
     out, real = Outputs.empty(point), slots.num_real(point)
     value = {name: torch.zeros_like(buffer) for name, buffer in out.views(point).items()}
-    written, before = Outputs(**value), {}
+    written, before, held = Outputs(**value), {}, held_of(point)
     value["query_start_loc"].copy_(torch.arange(point.max_num_seqs + 1).clamp(max=real))
     for i in range(1, passes(point) + 1):
         got = draft_inputs.reference(*_pass_inputs(point, x, i, before))
@@ -211,6 +227,8 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         if with_indexer(point):
             made = paged_mqa_schedule.reference(*schedule_part(point, x, written, i)[:2])
             value["schedule"][i - 1] = made["schedule"].value
+        if with_ranks(point):
+            value["local_seq_lens"][i - 1] = int32([held(length) for length in value["seq_lens"][i - 1].tolist()])
     behind = (torch.arange(point.max_num_seqs) >= real).expand(passes(point), -1)
     kept = {"positions": behind, "sample_src_positions": behind}
     return {name: Expected(value[name], kept.get(name)) for name in value}
@@ -227,6 +245,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
             entries += len({min(last + i, point.max_model_len - 1) // size for i in ahead})
     written = count * (16 * real + 4 * capacity + 8 * point.num_groups * capacity) + 4 * (capacity + 1)
     schedules = 8 * count * (point.num_sms + 1) if with_indexer(point) else 0
+    schedules += 4 * count * capacity if with_ranks(point) else 0
     return real * (8 + 4 + 4) + 4 * entries + 21 * point.num_groups + written + schedules
 
 
@@ -249,5 +268,5 @@ operator = Operator(
     sequences=SEQUENCES,
     varied=varied,
     baseline="op_chain",
-    redundant=slots.redundant,
+    redundant=lambda p: has_all_tokens(p) or slots.redundant(p),
 )

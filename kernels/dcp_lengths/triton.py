@@ -12,7 +12,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from spec_decode_bench.baselines.dcp_lengths.operator import Inputs, Outputs, rank_of
+from spec_decode_bench.baselines.dcp_lengths.operator import Inputs, Outputs, ranks_of
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import Point, variant
@@ -30,14 +30,25 @@ class Sizes(NamedTuple):
 
 
 @triton.jit
+def local_length(length, RANKS: tl.constexpr, RANK: tl.constexpr, INTERLEAVE: tl.constexpr):
+    """Full rounds, and what the last one has left for this rank."""
+    left = length % (RANKS * INTERLEAVE) - RANK * INTERLEAVE
+    return length // (RANKS * INTERLEAVE) * INTERLEAVE + tl.minimum(tl.maximum(left, 0), INTERLEAVE)
+
+
+def rank_constants(point: Point) -> dict[str, int]:
+    """Constants of kernels, which a server never changes."""
+    return dict(zip(("RANKS", "RANK", "INTERLEAVE"), ranks_of(point), strict=True))
+
+
+@triton.jit
 def dcp_lengths_kernel(
     n, x, out, RANKS: tl.constexpr, RANK: tl.constexpr, INTERLEAVE: tl.constexpr, ROWS: tl.constexpr
 ):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     # A row of padding has no context, so none of it lies here.
     length = tl.load(x.seq_lens + b, mask=b < n.num_reqs, other=0)
-    left = length % (RANKS * INTERLEAVE) - RANK * INTERLEAVE
-    local = length // (RANKS * INTERLEAVE) * INTERLEAVE + tl.minimum(tl.maximum(left, 0), INTERLEAVE)
+    local = local_length(length, RANKS, RANK, INTERLEAVE)
     tl.store(out.local_seq_lens + b, local, mask=b < n.max_num_seqs)
 
 
@@ -45,5 +56,4 @@ def dcp_lengths_kernel(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch: a thread per row, ranks and interleave as constants."""
     grid, n = (cdiv(point.max_num_seqs, ROWS),), Sizes(x.num_reqs, point.max_num_seqs)
-    constants = {"RANKS": point.cp_size, "RANK": rank_of(point), "INTERLEAVE": point.cp_interleave, "ROWS": ROWS}
-    return fixed_launch(dcp_lengths_kernel, grid, n, bundle(x), bundle(out), **constants)
+    return fixed_launch(dcp_lengths_kernel, grid, n, bundle(x), bundle(out), **rank_constants(point), ROWS=ROWS)

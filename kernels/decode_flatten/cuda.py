@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
 from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from spec_decode_bench.harness.bundle import bundle, bundle_type
 from spec_decode_bench.harness.contract import GPU, Point, variant
 from spec_decode_bench.harness.cuda import cuda_source, launcher
+from spec_decode_bench.kernels.dcp_lengths.cuda import local
 from spec_decode_bench.kernels.decode_flatten.triton import INPUTS, OUTPUTS, STRIP_SIZES, request_grid, sizes
 
 THREADS = 256
@@ -56,8 +58,9 @@ def cuda_sizes(point: Point, x: Inputs, out: Outputs) -> CudaSizes:
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
     width = access_width(x, out)
-    kernel = f"decode_flatten_{'' if out.indices is None else 'index_'}kernel_vec{width}"
-    arguments = cuda_sizes(point, x, out), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
+    ranks = (local(point),) if ranks_of(point)[0] > 1 else ()
+    kernel = f"decode_flatten_{'' if out.indices is None else 'index_'}{'ranks_' if ranks else ''}kernel_vec{width}"
+    arguments = cuda_sizes(point, x, out), bundle(x, *INPUTS), bundle(out, *OUTPUTS), *ranks
     return launcher(SOURCE, kernel, request_grid(x, out, THREADS * width), THREADS, *arguments)
 
 

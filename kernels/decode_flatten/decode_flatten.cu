@@ -28,3 +28,10 @@ KERNEL decode_flatten_slots_kernel_vec4(ARGUMENTS, const long long* idx_mapping)
 KERNEL decode_flatten_slots_kernel_vec1(ARGUMENTS, const long long* idx_mapping) {
     flatten<1, true>(FROM, without_indices(out), n, idx_mapping);
 }
+
+// On one of several context-parallel ranks.
+#define RANKS ARGUMENTS, const __grid_constant__ dcp_lengths::Local local
+KERNEL decode_flatten_ranks_kernel_vec4(RANKS) { flatten<4, false>(FROM, without_indices(out), n, nullptr, local); }
+KERNEL decode_flatten_ranks_kernel_vec1(RANKS) { flatten<1, false>(FROM, without_indices(out), n, nullptr, local); }
+KERNEL decode_flatten_index_ranks_kernel_vec4(RANKS) { flatten<4, false>(FROM, out, n, nullptr, local); }
+KERNEL decode_flatten_index_ranks_kernel_vec1(RANKS) { flatten<1, false>(FROM, out, n, nullptr, local); }

@@ -24,6 +24,8 @@
 
 #pragma once
 
+#include "dcp_lengths/dcp_lengths.cuh"
+
 namespace decode_flatten {  // Sizes, Outputs, THREADS: declared by cuda.py
 
 template <int VECTOR>
@@ -41,10 +43,11 @@ struct Access<1> {
 
 // BY_SLOT: idx_mapping holds the slot of each request (-1: none), block_table is by slot, and seq_lens are the lengths
 // before the step, by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
-template <int VECTOR, bool BY_SLOT = false>
+// local: what of a length lies on this rank.
+template <int VECTOR, bool BY_SLOT = false, class Local = dcp_lengths::Whole>
 __device__ __forceinline__ void flatten(
     int b, int strip, int strips, const int* seq_lens, const int* query_start_loc, const int* block_table,
-    const Outputs& out, const Sizes& n, const long long* idx_mapping = nullptr) {
+    const Outputs& out, const Sizes& n, const long long* idx_mapping = nullptr, const Local& local = {}) {
     using Entries = typename Access<VECTOR>::Type;
     if (b < n.num_reqs) {
         const long long owner = BY_SLOT ? max(__ldg(idx_mapping + b), 0ll) : b;
@@ -63,17 +66,18 @@ __device__ __forceinline__ void flatten(
         if (strip == 0) {
 #pragma unroll 1
             for (int j = threadIdx.x; j < rows; j += THREADS) {
-                out.lens[start + j] = max(seq_len - (end - start) + j + 1, 0);
+                out.lens[start + j] = local(max(seq_len - (end - start) + j + 1, 0));
                 out.decode_lens[start + j] = 1;
                 if (out.indices) out.indices[start + j] = b;
             }
             if (out.request_lens && threadIdx.x == 0) out.request_lens[b] = seq_len;
         }
+        const int held = local(seq_len);  // by the last token, and so by all of a request
         int* first_row = out.block_table + (long long)start * n.table_stride;
         // column * block_size < seq_len is column < ceil(seq_len / block_size) without a division.
         bool loaded = early;
 #pragma unroll 1
-        for (; column < n.columns && column * n.block_size < seq_len;
+        for (; column < n.columns && column * n.block_size < held;
              column += strips * THREADS * VECTOR, loaded = false) {
             if (!loaded) entries = __ldg(reinterpret_cast<const Entries*>(row + column));
             int* target = first_row + column;

@@ -23,11 +23,13 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
 from spec_decode_bench.baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from spec_decode_bench.baselines.workloads.integers import cdiv, strips_of_rows
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.kernels.dcp_lengths.triton import local_length, rank_constants
 
 COLUMNS_PER_PROGRAM = 512
 #: Table rows are split over strips until the grid has this many blocks, four per SM of a large GPU. Half as many are
@@ -61,6 +63,8 @@ def _exact_uniform_batch(point: Point) -> str | None:
         return "uniform batches only"
     if point.token_padding:
         return "no token padding: it writes B * L rows"
+    if ranks_of(point)[0] > 1:
+        return "one context-parallel rank only"
     return None if point.indices == "no" else "it writes no indices"
 
 
@@ -165,8 +169,12 @@ def flatten_rows(
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
     idx_mapping=None,
+    RANKS: tl.constexpr = 1,
+    RANK: tl.constexpr = 0,
+    INTERLEAVE: tl.constexpr = 1,
 ):
-    """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear.
+    """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear. RANKS:
+    of context parallelism, of which this one takes INTERLEAVE tokens in turn.
 
     idx_mapping: None, or the slot of each request (-1: none), where ``block_table`` is by slot and ``seq_lens`` the
     lengths before the step, by slot.
@@ -184,6 +192,9 @@ def flatten_rows(
         seq_len = tl.load(seq_lens + owner)
         if idx_mapping is not None:
             seq_len += decode_len
+        held = seq_len  # by the last token, and so by all of a request
+        if RANKS > 1:
+            held = local_length(seq_len, RANKS, RANK, INTERLEAVE)
         rows = tl.minimum(decode_len, n.num_tokens - start)
         row_stride = table_stride
         if n.far is not None:
@@ -194,19 +205,21 @@ def flatten_rows(
             for j in range(0, rows, COLUMNS):
                 inside = j + lanes < rows
                 lengths = tl.maximum(seq_len - decode_len + j + lanes + 1, 0)
+                if RANKS > 1:
+                    lengths = local_length(lengths, RANKS, RANK, INTERLEAVE)
                 tl.store(out.lens + start + j + lanes, lengths, mask=inside)
                 tl.store(out.decode_lens + start + j + lanes, tl.full((COLUMNS,), 1, tl.int32), mask=inside)
                 if out.indices is not None:
                     tl.store(out.indices + start + j + lanes, tl.zeros((COLUMNS,), tl.int32) + request, mask=inside)
             if out.request_lens is not None:
                 tl.store(out.request_lens + request, seq_len)
-            inside = (lanes < n.columns) & (lanes * BLOCK_SIZE < seq_len)
+            inside = (lanes < n.columns) & (lanes * BLOCK_SIZE < held)
             for j in range(rows):
                 tl.store(first + j * row_stride + lanes, entries, mask=inside)
             begin += strips * COLUMNS
         # ceil(seq_len / BLOCK_SIZE) without a sum that overflows near 2^31. It is 1 for an empty request, which is
         # harmless: a later strip never begins at column 0.
-        used = tl.minimum(tl.maximum(seq_len - 1, 0) // BLOCK_SIZE + 1, n.columns)
+        used = tl.minimum(tl.maximum(held - 1, 0) // BLOCK_SIZE + 1, n.columns)
         if rows > 0:
             for column in range(begin, used, strips * COLUMNS):
                 inside = column + lanes < used
@@ -226,10 +239,38 @@ def flatten_rows(
 
 
 @triton.jit
-def decode_flatten_kernel(n, x, out, source_stride, table_stride, BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr):
+def decode_flatten_kernel(
+    n,
+    x,
+    out,
+    source_stride,
+    table_stride,
+    BLOCK_SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    RANKS: tl.constexpr,
+    RANK: tl.constexpr,
+    INTERLEAVE: tl.constexpr,
+):
     request, strip, strips = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     lens, starts, table = x.seq_lens, x.query_start_loc, x.block_table
-    flatten_rows(request, strip, strips, lens, starts, table, out, n, source_stride, table_stride, BLOCK_SIZE, COLUMNS)
+    flatten_rows(
+        request,
+        strip,
+        strips,
+        lens,
+        starts,
+        table,
+        out,
+        n,
+        source_stride,
+        table_stride,
+        BLOCK_SIZE,
+        COLUMNS,
+        None,
+        RANKS,
+        RANK,
+        INTERLEAVE,
+    )
 
 
 @variant("decode_flatten", sizes=STRIP_SIZES)
@@ -241,5 +282,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     arguments = sizes(x, out), bundle(x, *INPUTS), bundle(out, *OUTPUTS)
     # Outside the bundles, as Triton shall specialise on them: rows are then known to be aligned.
     strides = x.block_table.stride(0), out.block_table.stride(0)
-    tile = {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS_PER_PROGRAM, "num_warps": 4}
+    tile = {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS_PER_PROGRAM, "num_warps": 4} | rank_constants(point)
     return fixed_launch(decode_flatten_kernel, grid, *arguments, *strides, **tile)

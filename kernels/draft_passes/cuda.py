@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer
+from spec_decode_bench.baselines.compute_slot_mappings.operator import rank_of
+from spec_decode_bench.baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer, with_ranks
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.bundle import bundle, bundle_type
 from spec_decode_bench.harness.contract import GPU, Point, variant
@@ -45,4 +46,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     arguments = [sizes(point, num_schedulers), bundle(x, *INPUTS), bundle(out, *OUTPUTS)]
     if with_indexer(point):
         return launcher(SOURCE, "draft_passes_indexer_kernel", grid, THREADS, *arguments, out.schedule)
+    if with_ranks(point):
+        ranks = x.sharded, out.local_seq_lens, point.cp_size, rank_of(point), point.cp_interleave
+        return launcher(SOURCE, "draft_passes_ranks_kernel", grid, THREADS, *arguments, *ranks)
     return launcher(SOURCE, "draft_passes_kernel", grid, THREADS, *arguments)

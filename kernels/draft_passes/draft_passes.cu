@@ -12,6 +12,7 @@
 //
 // Two loads in sequence, slot and length, then the table entry.
 
+#include "dcp_lengths/dcp_lengths.cuh"
 #include "load.cuh"
 #include "paged_mqa_schedule/paged_mqa_schedule.cuh"
 
@@ -30,7 +31,20 @@ struct InPass {
     }
 };
 
-__device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const Outputs& out, const Sizes& n) {
+// Context-parallel ranks, as arguments of a kernel.
+struct Ranks {
+    static constexpr bool SHARED = true;
+    const bool* sharded;
+    int* local_seq_lens;
+    int size, rank, interleave;
+};
+struct OneRank {
+    static constexpr bool SHARED = false;
+};
+
+template <class Of>
+__device__ __forceinline__ void
+rows_of_pass(int block, const Inputs& x, const Outputs& out, const Sizes& n, const Of& ranks) {
     const int i = blockIdx.y, g = blockIdx.z, b = block * THREADS + threadIdx.x;
     if (i == 0 && g == 0 && b <= n.max_num_seqs) out.query_start_loc[b] = min(b, n.num_reqs);
     if (b >= n.max_num_seqs) return;
@@ -46,12 +60,23 @@ __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const O
         kept = load_in_order(x.seq_lens + b) - load_in_order(x.num_rejected + b);
         const int further = n.advance ? i + 1 : 0;
         length = min(kept, n.max_model_len - further) + further;
-        const int position = length - 1;
-        if (on) slot = __ldg(x.tables + table_start + s * width + position / size) * size + position % size;
+        int position = length - 1;
+        bool is_local = true;
+        if constexpr (Of::SHARED) {
+            if (ranks.sharded[g]) {
+                is_local = position / ranks.interleave % ranks.size == ranks.rank;
+                position = position / (ranks.interleave * ranks.size) * ranks.interleave + position % ranks.interleave;
+            }
+        }
+        if (on && is_local) slot = __ldg(x.tables + table_start + s * width + position / size) * size + position % size;
     }
     out.slot_mappings[((long long)i * gridDim.z + g) * n.max_num_seqs + b] = slot;
     if (g > 0) return;
     out.seq_lens[of_pass] = length;
+    if constexpr (Of::SHARED) {
+        const dcp_lengths::Local local{ranks.size * ranks.interleave, ranks.rank * ranks.interleave, ranks.interleave};
+        ranks.local_seq_lens[of_pass] = local(length);
+    }
     if (live) {
         out.sample_src_positions[of_pass] = (long long)kept + i + 1;
         out.positions[of_pass] = length - 1;
@@ -60,7 +85,13 @@ __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const O
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_kernel(
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
-    rows_of_pass(blockIdx.x, x, out, n);
+    rows_of_pass(blockIdx.x, x, out, n, OneRank());
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_ranks_kernel(
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out,
+    const bool* sharded, int* local_seq_lens, int size, int rank, int interleave) {
+    rows_of_pass(blockIdx.x, x, out, n, Ranks{sharded, local_seq_lens, size, rank, interleave});
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_indexer_kernel(
@@ -68,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_indexer_kerne
     int* schedule) {
     const int block = (int)blockIdx.x - n.num_schedulers, rows = n.schedule.batch_size;
     if (block >= 0) {
-        rows_of_pass(block, x, out, n);
+        rows_of_pass(block, x, out, n, OneRank());
         return;
     }
     if (blockIdx.z > 0) return;

@@ -26,6 +26,7 @@ from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.launch import fixed_launch
 from spec_decode_bench.kernels.compute_slot_mappings.triton import slots_of
+from spec_decode_bench.kernels.dcp_lengths.triton import local_length, rank_constants
 from spec_decode_bench.kernels.paged_mqa_schedule import triton as paged_mqa_schedule
 from spec_decode_bench.kernels.paged_mqa_schedule.triton import Sizes as ScheduleSizes
 from spec_decode_bench.kernels.paged_mqa_schedule.triton import schedule_rows
@@ -60,7 +61,18 @@ def kept_tokens(x, b, inside):
 
 
 @triton.jit
-def draft_passes_kernel(n, x, out, scratch, ENTRIES: tl.constexpr, GATHERED: tl.constexpr, SCHEDULE: tl.constexpr):
+def draft_passes_kernel(
+    n,
+    x,
+    out,
+    scratch,
+    ENTRIES: tl.constexpr,
+    GATHERED: tl.constexpr,
+    SCHEDULE: tl.constexpr,
+    RANKS: tl.constexpr,
+    RANK: tl.constexpr,
+    INTERLEAVE: tl.constexpr,
+):
     """scratch: [passes, num_schedulers, B] lengths. SCHEDULE: tile of the indexer's schedule; None: no indexer."""
     program, i, g = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     further = (i + 1) * n.advance  # tokens ahead of the last kept one
@@ -87,7 +99,11 @@ def draft_passes_kernel(n, x, out, scratch, ENTRIES: tl.constexpr, GATHERED: tl.
         known = tl.where(tl.load(x.enabled + g) != 0, s, -1) >= 0
         width = tl.load(x.widths + g)
         table = x.tables + tl.load(x.table_starts + g) + s * width
-        slot = slots_of(position, known, table, width, tl.load(x.block_sizes + g), False, 1, 0, 1)
+        is_sharded = False
+        if RANKS > 1:
+            is_sharded = tl.load(x.sharded + g) != 0
+        block_size = tl.load(x.block_sizes + g)
+        slot = slots_of(position, known, table, width, block_size, is_sharded, RANKS, RANK, INTERLEAVE)
         in_range, begin = row < n.max_num_seqs, i * n.max_num_seqs
         of_group = (i * tl.num_programs(2) + g).to(tl.int64) * n.max_num_seqs
         tl.store(out.slot_mappings + of_group + row, slot, mask=in_range)
@@ -95,6 +111,9 @@ def draft_passes_kernel(n, x, out, scratch, ENTRIES: tl.constexpr, GATHERED: tl.
             tl.store(out.sample_src_positions + begin + row, kept.to(tl.int64) + i + 1, mask=inside)
             tl.store(out.positions + begin + row, position.to(tl.int64), mask=inside)
             tl.store(out.seq_lens + begin + row, tl.where(inside, length, 0), mask=in_range)
+            if RANKS > 1:
+                local = local_length(tl.where(inside, length, 0), RANKS, RANK, INTERLEAVE)
+                tl.store(out.local_seq_lens + begin + row, local, mask=in_range)
             if i == 0:
                 tl.store(out.query_start_loc + row, tl.minimum(row, n.num_reqs), mask=row <= n.max_num_seqs)
 
@@ -108,6 +127,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         num_schedulers, schedule = paged_mqa_schedule.tiling(rows, point.num_sms)
         scratch = torch.empty(count * num_schedulers * rows, dtype=torch.int32, device=out.positions.device)
     grid = (num_schedulers + cdiv(point.max_num_seqs + 1, ENTRIES), count, point.num_groups)
-    shapes = {"ENTRIES": ENTRIES, "GATHERED": GATHERED, "SCHEDULE": schedule, "num_warps": 4}
+    shapes = {"ENTRIES": ENTRIES, "GATHERED": GATHERED, "SCHEDULE": schedule, "num_warps": 4} | rank_constants(point)
     arguments = sizes(point, num_schedulers), bundle(x), bundle(out), scratch
     return fixed_launch(draft_passes_kernel, grid, *arguments, **shapes)

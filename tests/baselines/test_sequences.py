@@ -59,6 +59,7 @@ SAME_ON_ALL_SEEDS = {
 #: Operator -> outputs that follow from the shapes of a step alone, in some steps or in all.
 OF_SHAPES = {
     "block_draft_inputs": {"query_start_loc", "is_padding", "sample_indices"},
+    "chain_step": {"extend_lens", "start_locs", "tree", "tree_mask"},
     "decode_flatten": {"indices"},
     "draft_inputs": {"query_start_loc", "current_draft_step"},
     "draft_passes": {"query_start_loc", "schedule"},
