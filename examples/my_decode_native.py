@@ -13,7 +13,7 @@ def fill(seq_lens, lens, entries, width, ratio, BLOCK: tl.constexpr):
     tl.store(lens + i, tl.maximum(seq_len - width + 1 + i % width, 0) // ratio, mask=i < entries)
 
 
-@variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
+@variant("decode_native", skip=lambda p: "plain rows only" if p.row_alignment == "front" or p.cp_size > 1 else None)
 def mine(point, x, out):  # set-up, not timed: allocation, compilation, host constants
     entries = point.batch_size * point.max_decode_len
     grid = (triton.cdiv(entries, 128),)

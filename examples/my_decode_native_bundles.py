@@ -28,7 +28,7 @@ def fill(n, x, out, BLOCK: tl.constexpr):
     tl.store(out.buffer + i, tl.maximum(seq_len - n.width + 1 + i % n.width, 0) // n.ratio, mask=i < n.entries)
 
 
-@variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
+@variant("decode_native", skip=lambda p: "plain rows only" if p.row_alignment == "front" or p.cp_size > 1 else None)
 def mine_bundled(point, x, out):
     n = Sizes(point.batch_size * point.max_decode_len, point.max_decode_len, point.compress_ratio)
     return fixed_launch(fill, (triton.cdiv(n.entries, 128),), n, bundle(x), bundle(out), BLOCK=128)

@@ -135,7 +135,7 @@ FILE = "v1/worker/lens.py"
 
 
 def at_the_front(point):
-    return "end-aligned rows only" if point.row_alignment == "front" else None
+    return "plain rows only" if point.row_alignment == "front" or point.cp_size > 1 else None
 
 
 @variant("decode_native", requires=f"vllm:{FILE}::fill", skip=at_the_front, waives="no_alloc")

@@ -40,7 +40,7 @@ from spec_decode_bench.baselines.decode_native.chains import flat_view
 from spec_decode_bench.harness.contract import variant
 
 
-@variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)
+@variant("decode_native", skip=lambda p: "plain rows only" if p.row_alignment == "front" or p.cp_size > 1 else None)
 def mine(point, x, out):
     fill, view = flat_view(point, x, out), out.views(point)["context_lens"]
 
