@@ -87,7 +87,7 @@ AXES = slots.bounded(
     replace(axes.MAX_NUM_BATCHED_TOKENS, default=lambda p: max(1024, num_tokens(p))),
     axes.contents(CONTENTS),
     largest={
-        "batch_size": 1025,
+        "batch_size": 2049,
         "max_num_batched_tokens": 4097,
         "window_size": 1025,
         **dict.fromkeys(("next_n", "max_decode_len"), 33),
