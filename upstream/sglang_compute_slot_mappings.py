@@ -12,14 +12,14 @@ import torch
 import triton
 
 from spec_decode_bench.baselines.compute_slot_mappings.operator import Inputs, Outputs
-from spec_decode_bench.baselines.workloads.request_slots import group_tables, longest_row, num_real, num_tokens
+from spec_decode_bench.baselines.workloads.request_slots import group_tables, num_real
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 from spec_decode_bench.harness.packages import file_in
 from spec_decode_bench.upstream._kernel_source import definitions
 
 FILE = "kernels/ops/speculative/cache_locs.py"
-NAMES = ("assign_extend_cache_locs", "assign_extend_cache_locs_uniform")
+NAMES = ("assign_extend_cache_locs",)
 
 
 @cache
@@ -39,26 +39,19 @@ def _skip(point: Point) -> str | None:
 
 @variant("compute_slot_mappings", requires=f"sglang:{FILE}::{','.join(NAMES)}", skip=_skip)
 def sglang(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """SGLang's kernel for rows of one length or, where they differ, for all others, and the fill of the tail. Positions
-    are those that follow a row's first one.
+    """SGLang's kernel for rows of any length, behind a fill, as it has no tail. Positions are those that follow a row's
+    first one. (Its kernel for rows of one length takes that length from the host.)
     """
     code, rows, (table,) = _code(), num_real(point), group_tables(point, x.tables)
     starts, ends = (torch.empty(rows, dtype=torch.int64, device=x.positions.device) for _ in range(2))
-    slots, width, tokens = out.slot_mappings[0], longest_row(point), num_tokens(point)
-    uniform = tokens == rows * width
+    slots, block = out.slot_mappings[0], triton.next_power_of_2(rows)
 
     def bounds() -> None:
         first, past = x.query_start_loc[:rows].long(), x.query_start_loc[1 : rows + 1].long()
         starts.copy_(x.positions[first.clamp(max=len(x.positions) - 1)])
-        ends.copy_(starts + past - first)
+        ends.copy_(starts + (past - first) * x.enabled.long())
 
     def launch() -> None:
-        if uniform:
-            code.assign_extend_cache_locs_uniform[(rows,)](x.idx_mapping, table, starts, slots, table.shape[1], width)
-        else:
-            code.assign_extend_cache_locs[(rows,)](
-                x.idx_mapping, table, starts, ends, slots, table.shape[1], triton.next_power_of_2(rows)
-            )
+        code.assign_extend_cache_locs[(rows,)](x.idx_mapping, table, starts, ends, slots, table.shape[1], block)
 
-    tail = slots[tokens:]
-    return EngineLaunch(own(bounds), launch if rows else None, lambda: tail.fill_(-1))
+    return EngineLaunch(own(bounds), lambda: slots.fill_(-1), launch if rows else None)

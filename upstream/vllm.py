@@ -124,6 +124,7 @@ def _localized(point: Point, out: flatten.Outputs, tokens: int) -> Callable[[], 
     "decode_flatten",
     requires="|".join(f"vllm:{INDEXER}::{name}" for name in (CLAMPING, UNCLAMPED)),
     skip=_skip_flatten,
+    waives="no_alloc",
     known_failures=FLATTEN_LIMITS | ({} if _clamps() else UNCLAMPED_LIMITS),
     fails_on=_beyond_flatten,
 )
@@ -150,6 +151,7 @@ TAIL = 256
     "decode_flatten",
     requires=VARLEN.need,
     skip=lambda point: None if point.indices == "yes" else "vLLM's kernel for SM100 writes indices, too",
+    waives="no_alloc",
     fails_on=lambda point, x: x.block_table.shape[1] > table_columns(point),
 )
 def vllm_varlen(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callable[[], None]:

@@ -9,7 +9,8 @@ are wrong. In the batch of set-up all differs that may differ (``Operator.varied
 4. on another batch, outputs poisoned with the other pattern, after one more set-up on other buffers: a launch that
    reads what a later set-up left fails;
 5. on the first batch, outputs right for the other: a launch that skips work when its outputs did not change, or that
-   adds to what it finds there, fails.
+   adds to what it finds there, fails;
+6. on the batch of set-up, whose contents may be of another kind than the point's.
 
 On a GPU one more launch is queued, with its inputs, behind a sleeping kernel: work outside the current stream reads the
 earlier inputs. After each launch inputs and canaries, and after all of them the settings of the process, must be
@@ -430,8 +431,9 @@ def verify_cell(fixture: Fixture, variant: Variant, once: bool = False, again: b
             if other:
                 other.check(newer, batch=0, poison=POISONS[0])
             fixture.check(launch, batch=0, poison=None)
+            fixture.check(launch, batch=OF_SETUP, poison=POISONS[0])
             if fixture.device == "cuda":
-                fixture.check_queued(launch, batch=1, poison=POISONS[1])
+                fixture.check_queued(launch, batch=OF_SETUP, poison=POISONS[1])
     fixture.passed_checks.add("process_state")
     fixture.fill(0)
     return launch
