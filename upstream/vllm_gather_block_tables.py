@@ -22,7 +22,11 @@ LIMITS = {"*, unaligned buffers": ALIGNED}
 BLOCK_SIZE = 1024
 
 
-@variant("gather_block_tables", requires=NEEDS, known_failures=LIMITS)
+def _skip(point: Point) -> str | None:
+    return "vLLM's tables have an entry per block" if point.entries == "token" else None
+
+
+@variant("gather_block_tables", requires=NEEDS, skip=_skip, known_failures=LIMITS)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernel."""
     kernel, grid = CODE()._gather_block_tables_kernel, (point.num_groups, rows_to_write(point))
@@ -48,7 +52,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-@variant("gather_block_tables", requires=NEEDS, known_failures=LIMITS)
+@variant("gather_block_tables", requires=NEEDS, skip=_skip, known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's BlockTables.gather_block_tables, as the model runner calls it."""
     gather, targets = CODE().gather_block_tables, group_tables(point, out.block_tables)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.baselines.workloads.request_slots import UNUSED, share_blocks
 from spec_decode_bench.harness.contract import EdgeCase
 
@@ -47,11 +48,21 @@ def _window_above_all_blocks(x: Inputs) -> None:
 _TINY = {"block_size": 16, "max_model_len": 400, "context_len": {"uniform": [4, 400]}}
 _BATCH = _TINY | {"batch_size": 9, "max_num_seqs": 20}
 _WINDOW = _BATCH | {"window": 31}
+_TOKENS = _BATCH | {"entries": "token"}
+
+
+def _entries_per_block(x: Inputs) -> int:
+    """In a row of the tables by slot."""
+    return len(x.tables) // (len(x.num_computed_tokens) * int(x.widths.sum()))
+
+
+def _share_blocks(x: Inputs) -> None:
+    share_blocks(x, _entries_per_block(x))
 
 
 def _large_ids(x: Inputs) -> None:
-    """Block ids past 2^24, which fp32 does not hold."""
-    x.tables[x.tables < UNUSED] += 2**24
+    """Block ids, or slots of tokens, past 2^24, which fp32 does not hold."""
+    x.tables[x.tables < UNUSED] += cdiv(2**24, _entries_per_block(x)) * _entries_per_block(x)
 
 
 #: Blocks that a warp or a program hides or copies at a time.
@@ -69,7 +80,7 @@ def _windows_at_strips(x: Inputs) -> None:
 
 
 #: What the covering array changes in generated inputs.
-CONTENTS = {"shared_blocks": share_blocks, "large_ids": _large_ids, "windows_at_strips": _windows_at_strips}
+CONTENTS = {"shared_blocks": _share_blocks, "large_ids": _large_ids, "windows_at_strips": _windows_at_strips}
 
 # fmt: off
 EDGE_CASES = [
@@ -115,11 +126,34 @@ EDGE_CASES = [
         "batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4,
         "memory": "uva",
     }),
+    EdgeCase("an entry per token", _TOKENS),
+    EdgeCase("an entry per token, every slot", _TOKENS | {"batch_size": 20}),
+    EdgeCase("an entry per token, one block", _TOKENS | {"block_size": 512}),
+    EdgeCase("an entry per token, blocks of one token", _TOKENS | {"block_size": 1}),
+    EdgeCase("an entry per token, lengths of whole blocks", _TOKENS | {"context_len": 384}),
+    EdgeCase("an entry per token, the last block begins", _TOKENS | {"context_len": 385}),
+    EdgeCase("an entry per token, some requests own no block", _TOKENS, _some_own_nothing),
+    EdgeCase("an entry per token, 100 blocks of 32", _TOKENS | {
+        "block_size": 32, "max_model_len": 4200, "context_len": 3200,
+    }),
+    EdgeCase("an entry per token, 1040 blocks", _TOKENS | {
+        "batch_size": 3, "max_num_seqs": 5, "block_size": 4, "max_model_len": 4160, "context_len": 4157,
+    }),
+    EdgeCase("an entry per token, padding", _TOKENS | {"padding": 0.3, "dirty": 12}),
+    EdgeCase("an entry per token, window", _TOKENS | {
+        "window": 31, "max_model_len": 320, "context_len": {"uniform": [4, 320]},
+    }),
+    EdgeCase("an entry per token, counts in host memory", _TOKENS | {"memory": "uva"}),
+    EdgeCase("an entry per token, counts in host memory, 1040 blocks", _TOKENS | {
+        "batch_size": 3, "max_num_seqs": 5, "block_size": 4, "max_model_len": 4160, "context_len": 4157,
+        "memory": "uva",
+    }),
 ]
 # fmt: on
 
 _CAPACITY = _TINY | {"max_num_seqs": 24, "num_groups": 2, "window": 31}
 _BIG, _SMALL = _CAPACITY | {"batch_size": 20, "dirty": 0}, _CAPACITY | {"batch_size": 3, "dirty": 20}
+_BY_TOKEN = {"num_groups": 1, "window": 0, "entries": "token"}
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG | {"dirty": 3}),
     "shrinking": (_BIG, *(_CAPACITY | {"batch_size": b, "dirty": d} for b, d in ((14, 20), (9, 14), (1, 9)))),
@@ -129,4 +163,5 @@ SEQUENCES = {
         _SMALL | {"padding": 1.0, "dirty": 8},
         _BIG,
     ),
+    "big-small-big of tokens": tuple(step | _BY_TOKEN for step in (_BIG, _SMALL, _BIG | {"dirty": 3})),
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from spec_decode_bench.baselines.gather_block_tables.chains import op_chain, set_up
 from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Outputs
 from spec_decode_bench.baselines.workloads.broken import on_changed, rows_for_slots
 from spec_decode_bench.baselines.workloads.composition import in_sequence
-from spec_decode_bench.baselines.workloads.request_slots import num_real
+from spec_decode_bench.baselines.workloads.request_slots import group_tables, num_real
 from spec_decode_bench.harness.contract import Point, variant
 
 
@@ -46,3 +48,22 @@ def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 )
 def source_masked_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return in_sequence(op_chain(point, x, out), lambda: x.tables.clamp_(max=1 << 24))
+
+
+@variant(
+    "gather_block_tables",
+    defect="turns of 64 blocks are counted in 4,096 tokens: of smaller blocks some are left out (SGLang #11985)",
+)
+def turns_counted_in_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain, rows = op_chain(point, x, out), group_tables(point, out.block_tables)[0][: num_real(point)]
+    if point.entries == "block":
+        return chain
+    before, column = torch.empty_like(rows), torch.arange(rows.shape[1], device=rows.device)
+
+    def launch() -> None:
+        before.copy_(rows)
+        chain()
+        tokens = x.num_blocks[0][x.idx_mapping] * point.block_size
+        rows.copy_(torch.where(column // 64 < ((tokens + 4095) // 4096)[:, None], rows, before))
+
+    return launch

@@ -11,6 +11,11 @@ group g and row b of the B real requests, s = idx_mapping[b]:
 No consumer reads columns from num_blocks on. dirty: rows that the previous step filled; a padding row that still named
 blocks of a finished request had state written through it (vLLM #49757). Rows behind keep their contents.
 
+Tables may have an entry per token instead (``entries: token``; SGLang's req_to_token, of one group): its slot in the KV
+cache. A block is that of its first token, and rows of tables have widths[0] * block_sizes[0] entries:
+
+    block_tables[0][b, c] = tables[0][s, c * block_sizes[0]] // block_sizes[0]
+
 reach is the number of tokens below the step's first one that may still be read. The comparison with the first position
 holds for all rows of a request. Entries below the window must be 0, not merely unread: a tile that straddles its start
 loads the whole block, and NaN in a reused block survives masking.
@@ -56,6 +61,13 @@ WINDOW = Axis(
 DIRTY = Axis(
     "dirty", axes.whole(0), lambda p: p.batch_size, "rows that the previous step filled, cleared where they are padding"
 )
+ENTRIES = Axis(
+    "entries",
+    axes.choice("block", "token"),
+    "block",
+    "what the tables by slot have an entry for; those of tokens are slots in the KV cache (SGLang's req_to_token)",
+    idle=lambda p: p.block_size == 1 or axes.has_no_request(p),
+)
 AXES = slots.bounded(
     axes.BATCH_SIZE,
     axes.NEXT_N,
@@ -67,6 +79,7 @@ AXES = slots.bounded(
     replace(slots.BLOCK_SIZE, idle=lambda p: p.max_model_len <= p.block_size),
     slots.NUM_GROUPS,
     replace(slots.GROUP_BLOCKS, idle=lambda p: p.num_groups == 1),
+    ENTRIES,
     WINDOW,
     DIRTY,
     slots.MEMORY,
@@ -76,15 +89,33 @@ RULES = (
     *axes.DECODE_STEP_RULES,
     slots.SEQS_FIT,
     Rule("dirty ({dirty}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.dirty <= p.max_num_seqs),
+    Rule(
+        "a table with an entry per {entries} is of one group: num_groups ({num_groups}) must be 1",
+        lambda p: p.entries == "block" or p.num_groups == 1,
+    ),
+    Rule(
+        "a table with an entry per {entries} has blocks as SGLang: block_size ({block_size}) must be a power of two",
+        lambda p: p.entries == "block" or p.block_size & (p.block_size - 1) == 0,
+    ),
 )
+
+
+def entries_per_block(point: Point) -> int:
+    """In a row of the tables by slot."""
+    return point.block_size if point.entries == "token" else 1
+
+
+def _entries(point: Point) -> int:
+    """Of the tables by slot."""
+    return slots.table_entries(point) * entries_per_block(point)
 
 
 class Inputs(Tensors):
     idx_mapping: I64[slots.num_real]  # request slot of every real row, distinct
-    tables: I32[slots.table_entries]  # by slot: group g is [R, widths[g]] from starts[g] on
+    tables: I32[_entries]  # by slot: group g is [R, widths[g]] from starts[g] on; longer rows with an entry per token
     num_computed_tokens: I32["max_num_seqs"]  # tokens computed before the step
     starts: I64["num_groups"]
-    widths: I64["num_groups"]  # row strides of both tables
+    widths: I64["num_groups"]  # row strides of both tables, in blocks
     block_sizes: I32["num_groups"]
     reach: I32["num_groups"]  # 0 = no window
     num_blocks_device: I32["num_groups", "max_num_seqs"] = field(where=slots.on_device)  # blocks owned
@@ -112,12 +143,34 @@ def rows_to_write(point: Point) -> int:
     return max(point.batch_size, point.dirty)
 
 
+def naming_entries(point: Point, tables: torch.Tensor) -> list[torch.Tensor]:
+    """Views [R, width] of the groups' tables by slot: the entries that name blocks."""
+    if point.entries == "block":
+        return slots.group_tables(point, tables)
+    return [tables.view(point.max_num_seqs, -1)[:, :: point.block_size]]
+
+
+def _make_tables(point: Point, step: slots.Step, seed: int) -> torch.Tensor:
+    """With an entry per token: the slots of its blocks where a request has tokens, UNUSED behind them."""
+    tables = slots.make_tables(point, step, seed)
+    if point.entries == "block":
+        return tables
+    real, size = slots.num_real(point), point.block_size
+    rows = step.idx_mapping[:real]
+    blocks = tables.view(point.max_num_seqs, -1)
+    position = torch.arange(blocks.shape[1] * size, dtype=torch.int32)
+    of_tokens = torch.full((point.max_num_seqs, len(position)), slots.UNUSED, dtype=torch.int32)
+    owned = blocks[rows].repeat_interleave(size, 1) * size + position % size
+    of_tokens[rows] = owned.masked_fill_(position >= step.seq_lens[:real, None], slots.UNUSED)
+    return of_tokens.flatten()
+
+
 @axes.with_contents(CONTENTS)
 def make_inputs(point: Point, seed: int) -> Inputs:
     step = slots.make_step(point, seed)
     return Inputs(
         idx_mapping=step.idx_mapping[: slots.num_real(point)].clone(),
-        tables=slots.make_tables(point, step, seed),
+        tables=_make_tables(point, step, seed),
         num_computed_tokens=step.num_computed_tokens,
         starts=torch.tensor(slots.table_starts(point)[:-1]),
         widths=torch.tensor(slots.group_widths(point)),
@@ -135,16 +188,15 @@ def _null_columns(x: Inputs, g: int, s: int) -> int:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    value = torch.zeros_like(x.tables)
+    value, entries = torch.zeros(slots.table_entries(point), dtype=torch.int32), entries_per_block(point)
     untouched, may_keep = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
-    parts = [
-        [table.numpy() for table in slots.group_tables(point, flat)] for flat in (x.tables, value, untouched, may_keep)
-    ]
+    tables = [slots.group_tables(point, flat) for flat in (value, untouched, may_keep)]
+    parts = [[table.numpy() for table in groups] for groups in (naming_entries(point, x.tables), *tables)]
     x = as_arrays(x)
     for g, (source, table, kept, not_read) in enumerate(zip(*parts, strict=True)):
         for b, s in enumerate(x.idx_mapping.tolist()):
             null, owned = _null_columns(x, g, s), int(x.num_blocks[g, s])
-            table[b, null:] = source[s, null:]
+            table[b, null:] = source[s, null:] // entries
             kept[b], not_read[b, owned:] = False, True
         for b in range(len(x.idx_mapping), rows_to_write(point)):
             kept[b] = False
@@ -161,6 +213,12 @@ def bytes_moved(point: Point, x: Inputs) -> int:
         entries += (rows_to_write(point) - len(x.idx_mapping)) * width
     counts = (point.num_groups if point.memory == "device" else 0) + int(point.window > 0)
     return 4 * (entries + counts * len(x.idx_mapping)) + 8 * len(x.idx_mapping) + 24 * point.num_groups
+
+
+def redundant(point: Point) -> str | None:
+    if point.entries == "token" and point.block_size == 1:
+        return "a block of one token has one entry either way"
+    return slots.redundant(point)
 
 
 def varied(point: Point) -> Mapping[str, Any]:
@@ -181,5 +239,5 @@ operator = Operator(
     sequences=SEQUENCES,
     varied=varied,
     baseline="op_chain",
-    redundant=slots.redundant,
+    redundant=redundant,
 )

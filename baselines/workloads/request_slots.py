@@ -299,15 +299,16 @@ def placed(point: Point, **arrays: torch.Tensor) -> dict[str, torch.Tensor | Non
     return fields | {f"{name}_{other}": None for name in arrays}
 
 
-def share_blocks(x: Any) -> None:
+def share_blocks(x: Any, entries: int = 1) -> None:
     """Every second request has the blocks of the one before it in the columns that both own, as prefix caching makes
-    them. x: inputs with tables by slot.
+    them. x: inputs with tables by slot. entries: of a block in a row.
     """
     rows = x.idx_mapping[x.idx_mapping >= 0]
-    for start, width in zip(x.starts.tolist(), x.widths.tolist(), strict=True):
+    for start, width in zip(x.starts.tolist(), (x.widths * entries).tolist(), strict=True):
         columns = start + torch.arange(width)
         before, behind = (columns + width * slots[:, None] for slots in (rows[:-1:2], rows[1::2]))
-        shared = (x.tables[before] < UNUSED) & (x.tables[behind] < UNUSED)
+        owned = (x.tables[before] < UNUSED) & (x.tables[behind] < UNUSED)
+        shared = owned.view(len(behind), -1, entries).all(2).repeat_interleave(entries, 1)
         x.tables[behind] = torch.where(shared, x.tables[before], x.tables[behind])
 
 

@@ -24,7 +24,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, 16 bytes per thread where rows are aligned to them."""
     aligned = all(size % 4 == 0 for size in (*group_widths(point), *table_starts(point)))
     aligned = aligned and x.tables.data_ptr() % 16 == out.block_tables.data_ptr() % 16 == 0
-    vector = 4 if aligned else 1
+    vector, suffix = 4 if aligned else 1, "_by_token" if point.entries == "token" else ""
     grid = (rows_to_write(point), strips_of(point, THREADS * vector), point.num_groups)
     arguments = sizes(point, x), bundle(x), bundle(out)
-    return launcher(SOURCE, f"gather_block_tables_kernel_vec{vector}", grid, THREADS, *arguments)
+    return launcher(SOURCE, f"gather_block_tables_kernel_vec{vector}{suffix}", grid, THREADS, *arguments)

@@ -27,3 +27,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) gather_block_tables_kernel
     const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
     gather<1>(blockIdx.x, blockIdx.y * THREADS + threadIdx.x, gridDim.y * THREADS, blockIdx.z, x, out, n);
 }
+extern "C" __global__ void __launch_bounds__(THREADS) gather_block_tables_kernel_vec4_by_token(
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
+    gather<4, true>(blockIdx.x, blockIdx.y * THREADS + threadIdx.x, gridDim.y * THREADS, blockIdx.z, x, out, n);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) gather_block_tables_kernel_vec1_by_token(
+    const __grid_constant__ Sizes n, const __grid_constant__ Inputs x, const __grid_constant__ Outputs out) {
+    gather<1, true>(blockIdx.x, blockIdx.y * THREADS + threadIdx.x, gridDim.y * THREADS, blockIdx.z, x, out, n);
+}
