@@ -127,15 +127,15 @@ EDGE_CASES = [
         "memory": "uva",
     }),
     EdgeCase("an entry per token", _TOKENS),
+    EdgeCase("an entry per token, 100 blocks of 32", _TOKENS | {
+        "block_size": 32, "max_model_len": 4200, "context_len": 3200,
+    }),
     EdgeCase("an entry per token, every slot", _TOKENS | {"batch_size": 20}),
     EdgeCase("an entry per token, one block", _TOKENS | {"block_size": 512}),
     EdgeCase("an entry per token, blocks of one token", _TOKENS | {"block_size": 1}),
     EdgeCase("an entry per token, lengths of whole blocks", _TOKENS | {"context_len": 384}),
     EdgeCase("an entry per token, the last block begins", _TOKENS | {"context_len": 385}),
     EdgeCase("an entry per token, some requests own no block", _TOKENS, _some_own_nothing),
-    EdgeCase("an entry per token, 100 blocks of 32", _TOKENS | {
-        "block_size": 32, "max_model_len": 4200, "context_len": 3200,
-    }),
     EdgeCase("an entry per token, 1040 blocks", _TOKENS | {
         "batch_size": 3, "max_num_seqs": 5, "block_size": 4, "max_model_len": 4160, "context_len": 4157,
     }),

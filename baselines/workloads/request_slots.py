@@ -308,7 +308,7 @@ def share_blocks(x: Any, entries: int = 1) -> None:
         columns = start + torch.arange(width)
         before, behind = (columns + width * slots[:, None] for slots in (rows[:-1:2], rows[1::2]))
         owned = (x.tables[before] < UNUSED) & (x.tables[behind] < UNUSED)
-        shared = owned.view(len(behind), -1, entries).all(2).repeat_interleave(entries, 1)
+        shared = owned.view(-1, width // entries, entries).all(2).repeat_interleave(entries, 1)
         x.tables[behind] = torch.where(shared, x.tables[before], x.tables[behind])
 
 
