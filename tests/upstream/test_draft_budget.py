@@ -1,14 +1,10 @@
-"""The engines' variants of draft_budget: vLLM's over a made-up engine, SGLang's where its files are there."""
+"""vLLM's variants of draft_budget over a made-up engine."""
 
 import pytest
 
-from spec_decode_bench.baselines.draft_budget.operator import operator
-from spec_decode_bench.harness.discover import discover, unavailable
-from spec_decode_bench.harness.packages import file_in
-from spec_decode_bench.harness.verify.buffers import POISONS
-from spec_decode_bench.harness.verify.fixture import Fixture
-from spec_decode_bench.upstream import sglang_draft_budget, vllm_draft_budget, vllm_mamba_align_step
-from tests.runnable import DEVICE
+from spec_decode_bench.harness.discover import discover
+from spec_decode_bench.upstream import vllm_draft_budget, vllm_mamba_align_step
+from tests.upstream.edge_cases import check
 
 #: The code is this suite's. It stands for what upstream/ takes out of vLLM's files; it is not vLLM's.
 MANAGER = """
@@ -60,33 +56,8 @@ def engine(tmp_path, monkeypatch):
         vars(code).pop("_loaded", None)
 
 
-def check(variant, **changes):
-    """Every edge case that the variant takes: poisoned, again, on other inputs. Returns how many these are."""
-    taken = 0
-    for case in operator.edge_cases:
-        point = operator.complete(case.point | changes)
-        if variant.skip(point):
-            continue
-        fixture, taken = Fixture(operator, point, DEVICE, 0, edit=case.edit), taken + 1
-        launch = fixture.setup(variant)
-        for batch, poison in ((0, POISONS[0]), (0, None), (1, POISONS[1])):
-            fixture.check(launch, batch, poison)
-    return taken
-
-
 @pytest.mark.parametrize(
     ("name", "changes"), [("vllm", {}), ("vllm", {"memory": "uva"}), ("vllm_call", {"memory": "uva"})]
 )
 def test_the_ranking_and_the_method_are_taken_out_of_vllms_file(engine, name, changes):
     assert check(discover().find("draft_budget", name), **changes) >= 25
-
-
-@pytest.mark.skipif(
-    file_in("sglang", sglang_draft_budget.SCHEDULE) is None,
-    reason="needs SGLang's files on PYTHONPATH (docs/upstream.md)",
-)
-@pytest.mark.parametrize("name", ["sglang", "sglang_call"])
-def test_sglangs_own_kernels_and_functions(name):
-    variant = discover().find("draft_budget", name)
-    assert unavailable(variant, DEVICE) is None
-    assert check(variant) >= 15

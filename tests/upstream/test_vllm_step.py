@@ -10,7 +10,6 @@ from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.engine_launch import EngineLaunch
 from spec_decode_bench.harness.packages import file_in
 from spec_decode_bench.harness.records.schema import Status
-from spec_decode_bench.harness.verify.buffers import POISONS
 from spec_decode_bench.harness.verify.edge_cases import in_place
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.upstream import (
@@ -29,6 +28,7 @@ from tests.decode_loop.loops import decode_loop, parts, shape, workload
 from tests.runnable import DEVICE
 from tests.tier import few
 from tests.upstream import engine_files
+from tests.upstream.edge_cases import check
 
 IS_THERE = file_in("vllm", _vllm.SPECULATOR) is not None
 needs_vllm = pytest.mark.skipif(not IS_THERE, reason="needs vLLM's files on PYTHONPATH (docs/upstream.md)")
@@ -59,19 +59,6 @@ def engine(tmp_path, monkeypatch):
     for code in CODES:
         vars(code).pop("_loaded", None)
     importlib.invalidate_caches()
-
-
-def check(variant, cases):
-    """Each edge case that the variant takes: poisoned, again, on other inputs."""
-    operator = discover().operators[variant.operator]
-    for case in cases:
-        point = operator.complete(case.point)
-        if variant.skip(point) or variant.known_failure_at(case.name):
-            continue
-        fixture = Fixture(operator, point, DEVICE, 0, edit=case.edit)
-        launch = fixture.setup(variant)
-        for batch, poison in ((0, POISONS[0]), (0, None), (1, POISONS[1])):
-            fixture.check(launch, batch, poison)
 
 
 def edge_cases(operator, *words):
