@@ -51,9 +51,9 @@ __device__ __forceinline__ void gather(
         }
         int4 ids = loaded;
         if (!early)
-            ids = first + 3 < null ? make_int4(0, 0, 0, 0)
-                  : BY_TOKEN       ? spread(from, first, shift)
-                                   : __ldg(reinterpret_cast<const int4*>(from + first));
+            ids = first + 3 >= null ? BY_TOKEN ? spread(from, first, shift)
+                                               : __ldg(reinterpret_cast<const int4*>(from + first))
+                                    : make_int4(0, 0, 0, 0);
         if (BY_TOKEN) ids = make_int4(ids.x >> shift, ids.y >> shift, ids.z >> shift, ids.w >> shift);
         if (first < null) ids.x = 0;
         if (first + 1 < null) ids.y = 0;
