@@ -37,7 +37,7 @@ def _skip(point: Point) -> str | None:
     )
 
 
-@variant("compute_slot_mappings", requires=f"sglang:{FILE}::{','.join(NAMES)}", skip=_skip)
+@variant("compute_slot_mappings", requires=f"sglang:{FILE}::{','.join(NAMES)}", skip=_skip, waives="no_alloc")
 def sglang(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """SGLang's kernel for rows of any length, behind a fill, as it has no tail. Positions are those that follow a row's
     first one. (Its kernel for rows of one length takes that length from the host.)

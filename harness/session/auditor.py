@@ -193,7 +193,8 @@ class Auditor:
         own = [own_launches(launch) for launch in launches]
         if None in own:
             return found
-        operations = trace(own[0]).operations
+        if not (operations := trace(own[0]).operations):
+            return found
         copies = Counter(operation.direction for operation in operations if operation.direction)
         found = structs.replace(
             found,
