@@ -249,13 +249,15 @@ def _distribution(top: str, path: Path | None) -> tuple[str, str | None]:
     folder = next((one for one in folders if path is None or path.is_relative_to(one)), None)
     if folder is not None and (origin := _origin_of(folder)) is not None:
         return top, origin.version
+    versions_of: dict[str, list[str]] = {}
     for one in importlib.metadata.distributions(path=[str(folder.parent)] if folder is not None else []):
         if one.name is None:  # what an interrupted removal left of one
             continue
-        if top == one.name.replace("-", "_"):
-            return top, one.version
-        if top in (one.read_text("top_level.txt") or "").split():
-            return one.name, one.version
+        if (named := top == one.name.replace("-", "_")) or top in (one.read_text("top_level.txt") or "").split():
+            versions_of.setdefault(top if named else one.name, []).append(one.version)
+    if versions_of:  # of several, files were unpacked over each other
+        name = top if top in versions_of else next(iter(versions_of))
+        return name, " and ".join(sorted(versions_of[name]))
     try:
         installed = importlib.metadata.distribution(top)
     except importlib.metadata.PackageNotFoundError:

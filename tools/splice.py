@@ -15,7 +15,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -64,6 +64,22 @@ SUMMARY = (
     ("mamba_spec_metadata", "upstream", f"{USUAL},cache_mode=align,max_num_seqs=1024", "mode align"),
     *((name, "upstream_step", USUAL, "") for name in ("decode_step", "step_prologue", "step_epilogue", "draft_passes")),
 )
+#: Of what the H200 alone has records of: drafts in one pass, DeepSeek-V4, a rank of context parallelism.
+SEVEN_DRAFTS = "batch_size=128,next_n=8,context_len=uniform(4096;8192)"
+RANK = f"{USUAL},cp_size=8,cp_rank=last,cp_interleave=64"
+DRAFTERS = (
+    ("block_draft_inputs", "block_draft", f"{SEVEN_DRAFTS},num_groups=2", "seven drafts in one pass, two groups"),
+    ("draft_budget", "draft_budget", "batch_size=128", "vLLM's rule"),
+    ("draft_budget", "draft_budget", "rule=sglang,batch_size=128,padding=0.1,token_padding=16", "SGLang's rule"),
+    ("window_tables", "block_draft", SEVEN_DRAFTS, "seven drafts"),
+    ("token_requests", "step_drafters", "batch_size=128", ""),
+    ("gdn_split", "step_drafters", "batch_size=128,decode_len=ragged,*prefills=2*", "beside two prefill chunks"),
+    ("staged_writes", "step_drafters", USUAL, ""),
+    ("chain_step", "chain_step", USUAL, "SGLang's EAGLE step"),
+    ("compute_slot_mappings", "dcp", RANK, "a rank of eight"),
+    ("decode_flatten", "dcp", RANK, "a rank of eight"),
+    ("draft_passes", "dcp", RANK, "a rank of eight"),
+)
 #: Of docs/decode-loop.md, and the model step at which they are shown.
 LOOPS = ("decode_loop_whole_step", "decode_loop_whole_step_mamba", "decode_loop", "decode_loop_mamba")
 MODEL_STEP_US = 9000
@@ -93,9 +109,17 @@ def machine(e: Environment, packages: bool = True) -> str:
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
-def summary(gpu: str, table: Callable[[list[overview.AtPoint]], Table] = overview.overview_table) -> list[str]:
+def drafters(gpu: str) -> list[str]:
+    return summary(gpu, of=DRAFTERS)
+
+
+def summary(
+    gpu: str,
+    table: Callable[[list[overview.AtPoint]], Table] = overview.overview_table,
+    of: Sequence[tuple[str, str, str, str]] = SUMMARY,
+) -> list[str]:
     rows = []
-    for operator, name, point, what in SUMMARY:
+    for operator, name, point, what in of:
         (row,) = overview.rows_at([record(f"{gpu}/{name}")], point, operator)
         rows.append(row._replace(what=what))
     return [*markdown_rows(table(rows)), *changed(rows=rows)]
@@ -207,7 +231,7 @@ def of_tool(tool: object, path: Path) -> Callable[..., list[str]]:
 
 
 FUNCTIONS = (
-    *(summary, records, engines, vllm_step, loop_overview, loop),
+    *(summary, drafters, records, engines, vllm_step, loop_overview, loop),
     *(engine, predicted, profile, mutants, same_in_both),
 )
 BLOCKS = {function.__name__.replace("_", "-"): function for function in (*FUNCTIONS, operators, source)} | {

@@ -88,6 +88,11 @@ def test_files_are_found_and_nothing_is_imported(package, monkeypatch):
         "engine": "0.33.0",
         "engine/library": "2.5.0",
     }
+    unpacked = package.parent / "engine-0.22.1.dist-info"  # over the files of another release
+    unpacked.mkdir()
+    (unpacked / "METADATA").write_text("Name: engine\nVersion: 0.22.1\n")
+    assert versions(["engine:kernels.py"]) == {"engine": "0.22.1 and 0.33.0"}
+    shutil.rmtree(unpacked)
     fork = (package.parent / "engine-0.33.0.dist-info").rename(package.parent / "fork-0.33.1.dist-info")
     (fork / "METADATA").write_text("Name: fork\nVersion: 0.33.1\n")
     (fork / "top_level.txt").write_text("engine\n")
