@@ -264,7 +264,12 @@ class Operator:
 
     def idle_axes(self, point: Point) -> frozenset[str]:
         """Names of the axes on which nothing depends at a point."""
-        return frozenset(axis.name for axis in self.axes if axis.idle(point))
+        return frozenset(axis.name for axis in self._with_idle if axis.idle(point))
+
+    @cached_property
+    def _with_idle(self) -> list[Axis]:
+        """Axes that are idle anywhere."""
+        return [axis for axis in self.axes if axis.idle is not Axis.idle]
 
     def broken_rule(self, point: Point) -> Rule | None:
         """The first rule that the point breaks; None where it is legal."""

@@ -24,8 +24,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -119,12 +119,12 @@ def covering_array(operator: Operator, variants: Sequence[Variant], seed: int = 
         builder.take_all_values()
         builder.take_large_tensors()
         for variant in own:
-            taken = [builder.pairs_at(point) for point in builder.found.values() if _takes(variant, point)]
+            taken = [builder.pairs[label] for label, point in builder.found.items() if _takes(variant, point)]
             if 2 * len(taken) < len(builder.found):
                 missing = builder.met.keys() - frozenset().union(*taken)
                 builder.cover(missing, lambda point, variant=variant: _takes(variant, point), PAIRS_OF_ITS_OWN)
     points = dict(sorted(builder.found.items(), key=lambda one: operator.nbytes(one[1])))
-    pairs = {label: builder.pairs_at(point) for label, point in points.items()}
+    pairs = {label: builder.pairs[label] for label in points}
     return CoveringArray(points, pairs, {label: builder.with_effect(points[label], pairs[label]) for label in points})
 
 
@@ -206,7 +206,7 @@ def _takes(variant: Variant, point: Point) -> bool:
 
 
 class _Builder:
-    """found: label -> a point."""
+    """found: label -> a point. pairs: label -> those that meet there."""
 
     def __init__(self, search: PointSearch, variants: Sequence[Variant], seed: int) -> None:
         self.search, self.operator = search, search.operator
@@ -214,13 +214,14 @@ class _Builder:
         axes = [axis for axis in self.operator.axes if axis in (*search.sizes, *search.words)]
         self.classes = {axis.name: classes_of(search, axis, variants, self._rng) for axis in axes}
         self.found: dict[str, Point] = {}
+        self.pairs: dict[str, frozenset[Pair]] = {}
         #: Pair -> at how many points it meets, and meets with effect.
         self.met: Counter[Pair] = Counter()
         self.effective: Counter[Pair] = Counter()
         self._sizes = {axis.name for axis in search.sizes}
         self._taken: Counter[tuple[str, int]] = Counter()
-        #: Two axes with their values at a point of the array.
-        self._together: set[tuple[str, int, str, int]] = set()
+        #: An axis with its value -> the others with theirs at points of the array.
+        self._together: defaultdict[tuple[str, int], set[tuple[str, int]]] = defaultdict(set)
         self._failed: Counter[tuple[str, int]] = Counter()
 
     def all_pairs(self) -> list[Pair]:
@@ -324,12 +325,14 @@ class _Builder:
         """Add a point; returns the pairs that meet there."""
         here, label = self.pairs_at(point), self.operator.label(point)
         if label not in self.found:
+            self.pairs[label] = here
             self.met.update(here)
             self.effective.update(self.with_effect(point, here))
         self.found[label] = point
         here_values = [(name, self._value_at(name, point)) for name in self.classes]
         self._taken.update(here_values)
-        self._together.update(one + other for one, other in itertools.permutations(here_values, 2))
+        for one in here_values:
+            self._together[one].update(other for other in here_values if other != one)
         return here
 
     def pairs_at(self, point: Point) -> frozenset[Pair]:
@@ -344,8 +347,8 @@ class _Builder:
 
     def _value_at(self, name: str, point: Point) -> int:
         """Of a size; of any other axis, the number of its example."""
-        axis = next((axis for axis in self.search.words if axis.name == name), None)
-        return point[name] if axis is None else list(axis.examples_at(point)).index(point[name])
+        examples = self.search.examples.get(name)
+        return point[name] if examples is None else list(examples(point)).index(point[name])
 
     def _point_with(self, pair: tuple[ValueClass, ...], gain: _Open, takes: Callable[[Point], bool]) -> Point | None:
         """A point at which classes, two or one, meet, with effect if one is found: with the values taken least, then
@@ -354,7 +357,7 @@ class _Builder:
         """
         without_effect = None
         pinned = frozenset(one.axis for one in pair)
-        least = tuple(self._least_taken(one, ()) for one in pair)
+        least = tuple(map(self._least_taken, pair))
         smallest, largest = (tuple(end(one.values) for one in pair) for end in (min, max))
         for chosen, fill in dict.fromkeys(((least, True), (smallest, True), (smallest, False), (largest, False))):
             if chosen == largest and without_effect is not None:
@@ -421,15 +424,12 @@ class _Builder:
     def _is_tried(self, point: Point, takes: Callable[[Point], bool]) -> bool:
         return reason_to_skip(self.operator, point) is None and takes(point)
 
-    def _least_taken(self, one: ValueClass, chosen: Iterable[tuple[str, int]]) -> int:
+    def _least_taken(self, one: ValueClass, chosen: Set[tuple[str, int]] = frozenset()) -> int:
         """The value of a class to take. chosen: axis and value of other classes, or number of an example."""
-        axis = one.axis
-
-        def rank(value: int) -> tuple[int, int]:
-            met = sum((axis, value, *other) in self._together for other in chosen)
-            return self._taken[axis, value] + self._failed[axis, value], met
-
-        return min(one.values, key=rank)  # the first of several
+        taken = [self._taken[one.axis, value] + self._failed[one.axis, value] for value in one.values]
+        fewest = min(taken)
+        least = [value for value, times in zip(one.values, taken, strict=True) if times == fewest]
+        return min(least, key=lambda value: len(self._together[one.axis, value] & chosen))  # the first of several
 
     def _put(self, values: dict[str, int], picks: dict[str, int], axis: str, value: int) -> None:
         (values if axis in self._sizes else picks)[axis] = value
@@ -450,13 +450,13 @@ class _Builder:
         others = [name for name in self.classes if name not in {one.axis for one in pair}]
         self._rng.shuffle(others)
         for name in others:
-            known = [*values.items(), *picks.items()]
+            known = {*values.items(), *picks.items()}
             best = {one: self._least_taken(one, known) for one in self.classes[name]}
             rank = {
                 one: (
                     -gain.of(one, chosen),
                     self._taken[name, value],
-                    sum((name, value, *other) in self._together for other in known),
+                    len(self._together[name, value] & known),
                     self._rng.random(),
                 )
                 for one, value in best.items()
@@ -468,9 +468,9 @@ class _Builder:
                 point = self.search.complete(*more)
                 if self.operator.broken_rule(point) is not None:
                     continue
-                then = self._idle(point, pair, [*chosen, one])
-                if (found is None or then < found[0]) and self.search.is_small(point) and self._is_tried(point, takes):
-                    found = then, one
+                if self.search.is_small(point) and self._is_tried(point, takes):
+                    then = self._idle(point, pair, [*chosen, one])
+                    found = (then, one) if found is None or then < found[0] else found
                 tried += 1
                 if found is not None and (tried == MOST_TRIED or (found[0][0] == 0 and found[0] <= idle)):
                     break

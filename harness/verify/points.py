@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, cached_property
+from typing import Any
 
 from spec_decode_bench.harness.contract import Axis, Operator, Point, Rule
 
@@ -26,12 +28,15 @@ class PointSearch:
     """
 
     def __init__(self, operator: Operator, most_bytes: int) -> None:
-        self.operator, self.most_bytes = operator, most_bytes
+        self.operator, self.most_bytes = _quick(operator), most_bytes
         default = operator.complete({})
-        self.words = [axis for axis in operator.axes if axis.examples_at(default)]
-        self._bytes: dict[int, tuple[int, Point]] = {}
+        #: Of each axis that has any: (point) -> its examples there.
+        self.examples = {a.name: remembered(a.examples_at) for a in operator.axes if a.examples_at(default)}
+        axes = self.operator.axes
+        self.words = [axis for axis in axes if axis.name in self.examples]
+        self.sizes = [axis for axis in axes if axis.name not in self.examples and type(default[axis.name]) is int]
         self._points: dict[tuple[frozenset[tuple[str, int]], ...], Point] = {}
-        self.sizes = [axis for axis in operator.axes if axis not in self.words and type(default[axis.name]) is int]
+        self._nbytes = [remembered(tensors.nbytes) for tensors in (operator.inputs, operator.outputs)]
 
     def complete(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
         """The point with these sizes. picks: axis -> number of its example, counted over their end. The others have
@@ -45,11 +50,11 @@ class PointSearch:
     def _completed(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
         point, chosen = self.operator.complete(values), dict(values)
         if picks:
-            picked = [(axis.name, axis.examples_at(point)) for axis in self.words if axis.name in picks]
+            picked = [(name, examples(point)) for name, examples in self.examples.items() if name in picks]
             chosen |= {name: examples[picks[name] % len(examples)] for name, examples in picked}
             point = self.operator.complete(chosen)
-        rest = [(axis, axis.examples_at(point)) for axis in self.words if axis.name not in picks]
-        first = {axis.name: examples[0] for axis, examples in rest if point[axis.name] not in examples}
+        rest = [(name, examples(point)) for name, examples in self.examples.items() if name not in picks]
+        first = {name: examples[0] for name, examples in rest if point[name] not in examples}
         return self.operator.complete({**chosen, **first}) if first else point
 
     def parses(self, axis: Axis, value: int) -> bool:
@@ -145,15 +150,77 @@ class PointSearch:
 
     def nbytes(self, point: Point) -> int:
         """Of its inputs and outputs."""
-        if id(point) not in self._bytes:
-            self._bytes[id(point)] = (self.operator.nbytes(point), point)  # which so keeps its id
-        return self._bytes[id(point)][0]
+        return sum(nbytes(point) for nbytes in self._nbytes)
+
+
+class _Traced(Point):
+    """Notes which axes are read."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "read", {})
+
+    def __getitem__(self, name: str) -> Any:
+        self.read[name] = self._values[name]
+        return self.read[name]
+
+    def __getattr__(self, name: str) -> Any:
+        self.read[name] = super().__getattr__(name)
+        return self.read[name]
+
+
+def remembered(function: Callable[[Point], Any]) -> Callable[[Point], Any]:
+    """A function of an operator's points that is called once for all that agree in the axes that it reads there."""
+    if hasattr(function, "known"):
+        return function  # another search's
+    #: Axes that it has read somewhere -> their values -> what it returned.
+    known: dict[tuple[str, ...], dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]]] = {}
+
+    def of(point: Point) -> Any:
+        for axes, results in known.items():
+            key = tuple(map(point._values.__getitem__, axes))
+            try:
+                found = results.get(key)
+            except TypeError:
+                found = results.get(_by_id(key))
+            if found is not None:
+                return found[0]
+        traced = _Traced(point._values)
+        result, key = function(traced), tuple(traced.read.values())
+        # With the values, which so keep their ids.
+        known.setdefault(tuple(traced.read), {})[_by_id(key)] = result, key
+        return result
+
+    of.known = known
+    return of
+
+
+def _by_id(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By its id what has no hash, such as a distribution of lengths."""
+    return tuple(id(value) if type(value).__hash__ is None else value for value in values)
+
+
+def _quick(operator: Operator) -> Operator:
+    """The operator with rules and axes that are remembered."""
+    of = lambda function: function if function is Axis.idle else remembered(function)  # noqa: E731
+    axes = [
+        replace(axis, default=of(axis.default) if callable(axis.default) else axis.default, idle=of(axis.idle))
+        for axis in operator.axes
+    ]
+    rules = [replace(rule, holds=of(rule.holds)) for rule in operator.rules]
+    return replace(operator, axes=axes, rules=rules, redundant=of(operator.redundant))
+
+
+def axes_of(rule: Rule) -> frozenset[str]:
+    """The axes that a rule's message names."""
+    return _names(rule.message)
 
 
 @cache
-def axes_of(rule: Rule) -> frozenset[str]:
-    """The axes that a rule's message names."""
-    return frozenset(name for _, name, _, _ in string.Formatter().parse(rule.message) if name)
+def _names(template: str) -> frozenset[str]:
+    return frozenset(name for _, name, _, _ in string.Formatter().parse(template) if name)
 
 
 def _holds(rule: Rule, point: Point) -> bool:
