@@ -60,15 +60,16 @@ def report(console: Console, run: Run, folder: Path, command_began: float | None
     began = time.monotonic()
     for sentence in unknown_line_warnings(run):
         warn(sentence)
+    references, drawn_by = [], list
+    if run.outcomes and not no_plots:
+        from spec_decode_bench.plots import begin_drawing
+
+        references = _references(run)
+        drawn_by = begin_drawing([run], folder, beside=references)
     tables = print_run(console, run)
     write_tables(folder, tables)
-    drawn, references = [], []
-    if run.outcomes and not no_plots:
-        from spec_decode_bench.plots import draw_all
-
-        with saying("drawing the plots"):
-            references = _references(run)
-            drawn = draw_all([run], folder, beside=references)
+    with saying("drawing the plots"):
+        drawn = drawn_by()
     if seconds := seconds_of(run):
         now = time.monotonic()
         wall_s = None if command_began is None else now - command_began
