@@ -153,7 +153,7 @@ def legend_below(fig: Figure, handles: Mapping[str, Any]) -> None:
 
 def caption(fig: Figure, text: str) -> None:
     """Small grey text below everything else. To be called last, as it depends on where the figure ends."""
-    fig.draw_without_rendering()
+    fig.get_layout_engine().execute(fig)
     renderer = fig.canvas.get_renderer()
     bottom = min([0.0, *(legend.get_window_extent(renderer).y0 for legend in fig.legends)])
     wrapped = "\n".join(
@@ -187,7 +187,7 @@ def _freeze_layout(fig: Figure) -> None:
     """Replace the layout by its rounded positions: the last bits of its solver differ between processes, and with them
     the ids in an SVG.
     """
-    fig.draw_without_rendering()
+    fig.get_layout_engine().execute(fig)
     fig.set_layout_engine("none")
     for axes in fig.axes:
         axes.set_position([round(value, 6) for value in axes.get_position().bounds])
