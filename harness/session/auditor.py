@@ -73,14 +73,14 @@ class Auditor:
 
     def _discover(self, files: Sequence[str]) -> None:
         settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
-        self._catalog = discover(files)
+        self._catalog = discover(files, operators=self._job.operators)
         settings.restore()
 
     def load(self, files: tuple[str, ...]) -> Loaded:
         """Import further files of --variants, once; the first process says what is wrong with them."""
         sys.dont_write_bytecode = True
         with suppress(UsageError):
-            self._discover(files)
+            self._discover(files, operators=self._job.operators)
         return Loaded()
 
     def bring_up(self) -> None:

@@ -192,7 +192,7 @@ class Evaluator:
             settings.restore()
 
         began = time.perf_counter()
-        self.catalog = discover(files, check_import)
+        self.catalog = discover(files, check_import, self.job.operators)
         self._import_s = time.perf_counter() - began
         self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self.catalog.variants}
 

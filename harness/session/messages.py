@@ -44,6 +44,7 @@ class Job:
               audit.
     gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
     host_lock: whether to hold the host's lock while host time is measured (harness/host_lock.py).
+    operators: names of those whose files it imports; None for all.
     rooms:    modules that register what its messages may hold.
     sweep:    of --watch.
     """
@@ -58,6 +59,7 @@ class Job:
     brief: bool = False
     gpu: str | None = None
     host_lock: bool = False
+    operators: tuple[str, ...] | None = None
     rooms: tuple[str, ...] = field(default_factory=lambda: tuple(registry.MODULES))
     sweep: Sweep | None = None
 
