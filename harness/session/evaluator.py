@@ -57,9 +57,9 @@ from spec_decode_bench.harness.session.sampling import RAMP_S, Sampling, is_cont
 from spec_decode_bench.harness.session.sources import package_needs
 from spec_decode_bench.harness.timing.environment import describe
 from spec_decode_bench.harness.verify.edge_cases import (
+    EdgeCaseChecks,
     EdgeCaseName,
     LeftOut,
-    check_variant,
     is_beyond,
     is_unverified,
     judged_known_failure,
@@ -510,7 +510,7 @@ class Evaluator:
         with nvtx_range(cell_key(operator.name, variant.name, "edge cases"), "verify"):
             if operator.name not in self._known:
                 self._known = {operator.name: {}}
-            yield from check_variant(
+            yield from EdgeCaseChecks(
                 operator,
                 variant,
                 self.job.device,

@@ -44,7 +44,7 @@ from spec_decode_bench.harness.timing.environment import ROOT
 from spec_decode_bench.harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
 from spec_decode_bench.harness.timing.rounds import PlacedLaunch
 from spec_decode_bench.harness.verify import edge_cases
-from spec_decode_bench.harness.verify.edge_cases import check_variant as prove_variant
+from spec_decode_bench.harness.verify.edge_cases import EdgeCaseChecks
 from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
@@ -288,7 +288,7 @@ def made_variant(setup):
     ],
 )
 def test_an_unsound_launch_is_rejected_and_a_graph_of_a_sound_one_replays_200_steps(setup, check, words, gpu):
-    found = list(prove_variant(native, made_variant(setup), "cuda", seed=5, thorough=False))
+    found = list(EdgeCaseChecks(native, made_variant(setup), "cuda", seed=5, thorough=False))
     if check is None:
         assert {one.status for one in found} == {"passed", "skipped"}
         assert frozenset().union(*(one.passed_checks for one in found)) >= {"graph_safe", "no_sync", "exact"}
