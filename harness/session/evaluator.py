@@ -26,12 +26,11 @@ from spec_decode_bench.harness.config.work_items import (
     AsEdgeCase,
     AtPoint,
     Check,
-    Checked,
     Death,
     EdgeCases,
     Named,
+    Result,
     Task,
-    Timed,
 )
 from spec_decode_bench.harness.contract import CAPTURE, COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
@@ -44,6 +43,7 @@ from spec_decode_bench.harness.records.schema import (
     Code,
     Environment,
     Finding,
+    Metrics,
     Place,
     Reason,
     Status,
@@ -156,7 +156,7 @@ class Evaluator:
     lost:     whether the variant of the last outcome took the CUDA context with it.
     """
 
-    tell: Callable[[Heartbeat | Checked], None] = staticmethod(lambda event: None)
+    tell: Callable[[Heartbeat | Result], None] = staticmethod(lambda event: None)
     lost = False
 
     # --- set up -------------------------------------------------------------------------------------------------------
@@ -263,18 +263,18 @@ class Evaluator:
 
     # --- timing -------------------------------------------------------------------------------------------------------
 
-    def time(self, task: Task) -> list[Timed]:
+    def time(self, task: Task) -> list[Result]:
         """The samples of variants that passed at a point. Raises ContextLost; the session asks another process, one
         variant after the other.
         """
         at = self._point(task.operator, AtPoint(label=task.point, axes=task.axes))
-        timed: list[Timed] = []
+        timed: list[Result] = []
         for name in task.variants:
             if name not in at.launches:  # verified by a process that died
                 self.tell(Heartbeat((name,)))
                 finding = self._verified(at, self.catalog.find(task.operator, name), once=name in task.proven)
                 if finding.status is not Status.PASSED:
-                    timed.append(Timed(variant=name, finding=finding))
+                    timed.append(Result(operator=task.operator, variant=name, finding=finding))
                     if self._has_lost_context(finding):
                         self.lost = True
                         return timed
@@ -292,8 +292,8 @@ class Evaluator:
         self.lost = self._has_lost_context(timed[-1].finding)
         return timed
 
-    def _has_lost_context(self, finding: Finding | None) -> bool:
-        return finding is not None and finding.status.is_bad and is_context_lost(self.job.device)
+    def _has_lost_context(self, finding: Finding) -> bool:
+        return finding.status.is_bad and is_context_lost(self.job.device)
 
     def spent(self, began: float, compiled_s: float) -> dict[str, float]:
         """Seconds of verification by activity. began, compiled_s: perf_counter and seconds of compilation before it."""
@@ -435,19 +435,19 @@ class Evaluator:
 
     # --- verification -------------------------------------------------------------------------------------------------
 
-    def check(self, request: Check) -> list[Checked]:
+    def check(self, request: Check) -> list[Result]:
         """Findings of variants, healthy or defective. What loses the CUDA context has crashed, too."""
-        checked: list[Checked] = []
+        checked: list[Result] = []
         for variant in (self.catalog.find(request.operator, name) for name in request.variants):
             began, compiled_s = time.perf_counter(), self._compile_time.seconds
             for finding in self._steps(request, variant):
                 at_point = finding.place is Place.POINT and finding.status is Status.PASSED
                 checked.append(
-                    Checked(
+                    Result(
                         operator=request.operator,
                         variant=variant.name,
                         finding=finding,
-                        bytes_moved=self._at.fixture.bytes_moved if at_point else None,
+                        metrics=Metrics(bytes_moved=self._at.fixture.bytes_moved) if at_point else None,
                         seconds=self.spent(began, compiled_s),
                     )
                 )
