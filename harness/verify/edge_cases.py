@@ -353,7 +353,7 @@ def far_strides(operator: Operator, case: EdgeCase, seed: int) -> dict[tuple[str
     take wide accesses by that.
     """
     point = operator.complete(case.point)
-    inputs, outputs = operator.make_inputs(point, seed), operator.make_outputs(point)
+    inputs, outputs = operator.make_inputs(point, seed), operator.outputs.empty(point)
     views, tensors = operator.views(point, outputs), {}
     for input_field in dataclasses.fields(inputs):
         tensor = getattr(inputs, input_field.name)
