@@ -18,6 +18,7 @@ from spec_decode_bench.harness.command.planning import (
     cuda_sources,
     load_config,
     make_job,
+    operators_of,
     plan_items,
     point_command,
     prepare,
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.cli.several_gpus import check_sharing, measure_shared
 
         check_sharing(options, any(source.section for source in sources))
-    device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
+    device, catalog = prepare(options, sources)
     if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
         raise KeyboardInterrupt
     began = time.monotonic() if options.hold else options.began
@@ -173,7 +174,8 @@ def _planned(
             f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
         )
     tasks = tasks_of(source, items, catalog)
-    job = replace(make_job(options, source.config.measure, device, timed=True), brief=options.brief)
+    job = make_job(options, source.config.measure, device, timed=True)
+    job = replace(job, brief=options.brief, operators=operators_of([source]))
     if resumed:
         job = replace(job, seed=resumed.header.seed)
     elif not section:

@@ -12,7 +12,7 @@ import msgspec
 
 from spec_decode_bench.harness.command.recording import command_line
 from spec_decode_bench.harness.config.load import LoadedConfig
-from spec_decode_bench.harness.config.work_items import AtPoint, Check, Checked, Task
+from spec_decode_bench.harness.config.work_items import AtPoint, Check, Result, Task
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import Catalog
 from spec_decode_bench.harness.records.file import Writer
@@ -55,7 +55,7 @@ class CheckLines:
                 for line in (self._header(ready), *self.all):
                     self._writer.write(line)
 
-    def keep(self, item: Check, found: Iterable[Checked]) -> None:
+    def keep(self, item: Check, found: Iterable[Result]) -> None:
         """A line for each finding of an item, as soon as it is there. Raises RecordError."""
         planned = Where(item.where.place, item.where.label) if isinstance(item.where, AtPoint) else None
         for one in found:

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from spec_decode_bench.harness.analysis.cache_states import HOT
-from spec_decode_bench.harness.command.planning import device_of, make_job, point_command
+from spec_decode_bench.harness.command.planning import device_of, make_job, operators_of, point_command
 from spec_decode_bench.harness.command.recording import Plan, default_folder, measured
 from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.discover import ROOT, DiscoveryError
@@ -68,7 +68,7 @@ def watch(options: argparse.Namespace, source: LoadedConfig) -> int:
     )
     source = replace(source, config=structs.replace(source.config, measure=measure))
     job = make_job(options, measure, device, timed=True)
-    job = replace(job, variant_files=(), sweep=Sweep(source, tuple(options.only)))
+    job = replace(job, variant_files=(), operators=operators_of([source]), sweep=Sweep(source, tuple(options.only)))
     folder = options.out or default_folder(source.config.name, device)
     refuse_foreign_table(folder)
     watched = _Watch(options, source, job, folder, make_console(), SavedFiles(options.variants))

@@ -49,7 +49,7 @@ class ExpectedBlock:
 def expect(workload: Workload, parts: Sequence[Part]) -> Iterator[ExpectedBlock]:
     """All blocks of a loop. parts: the operators of one stack; only their references run, no variant."""
     simulation, engine = Simulation(workload), make_engine(workload, "cpu")
-    outputs = {part.operator.name: part.operator.make_outputs(part.point) for part in parts}
+    outputs = {part.operator.name: part.operator.outputs.empty(part.point) for part in parts}
     for number in range(workload.blocks):
         engine.state.fresh.zero_()  # the host clears a flag one step later, and begins every block without any
         host, device = simulation.state.copy(), snapshot(engine)
@@ -70,7 +70,7 @@ def tables_at(workload: Workload, block: ExpectedBlock, step: int, parts: Sequen
     """The tables of one step of a block, by its number in the block."""
     engine = make_engine(workload, "cpu")
     restore(engine, block.device)
-    outputs = {part.operator.name: part.operator.make_outputs(part.point) for part in parts}
+    outputs = {part.operator.name: part.operator.outputs.empty(part.point) for part in parts}
     for i, simulated in enumerate(block.steps[: step + 1]):
         tables = _tables_of(engine, parts, outputs, simulated, i % 2, workload.seed)
     return tables

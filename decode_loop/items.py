@@ -12,7 +12,7 @@ from msgspec import structs
 from spec_decode_bench.decode_loop.configuration import DecodeLoop, geometry_name
 from spec_decode_bench.decode_loop.engine_state import EngineShape
 from spec_decode_bench.decode_loop.records import Loop, loop_key
-from spec_decode_bench.harness.config.work_items import Answer, Checked, Death, Task
+from spec_decode_bench.harness.config.work_items import Answer, Death, Result, Task
 from spec_decode_bench.harness.records.schema import Finding, Place, Reason, Status, Where, added
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
             seconds = added(*(part.seconds for part in parts), line.seconds)
             yield structs.replace(line, seconds=seconds)
 
-    def _checked(self, worker: Evaluators, stack: PlannedStack) -> Iterator[Checked]:
+    def _checked(self, worker: Evaluators, stack: PlannedStack) -> Iterator[Result]:
         """Its variants at their edge cases and at the loop's shape, up to one that does not pass."""
         tasks = {task.operator: task for task in self.tasks}
         for operator, variant in stack.parts:
@@ -129,7 +129,7 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
         finding = death.finding(Status.FAILED, Where(Place.POINT, self.at.label))
         return self.line(variant, finding.status, finding)
 
-    def _left_out(self, stack: str, checked: Checked) -> Loop:
+    def _left_out(self, stack: str, checked: Result) -> Loop:
         """Why a stack does not run: by the variant in it that does not."""
         finding, variant = checked.finding, checked.variant_id
         if finding.status.is_bad:

@@ -230,7 +230,7 @@ def bind(engine: Engine, parts: Sequence[Part], device: str) -> BoundStack:
         for part in in_order(parts):
             name = part.operator.name
             if name not in guards:
-                guards[name] = Guard(part.operator.make_outputs(part.point), device)
+                guards[name] = Guard(part.operator.outputs.empty(part.point), device)
             out = part.binding.outputs(part.point, state, guards[name].view)
             launch = part.variant.setup(part.point, part.binding.inputs(part.point, state), out)
             if not callable(launch):

@@ -206,10 +206,6 @@ class Operator:
                 raise ValueError(f"{self.name}: {problem}")
         object.__setattr__(self, "make_inputs", self._checked(self.make_inputs))
 
-    def make_outputs(self, point: Point) -> Any:
-        """Persistent buffers at capacity, which the harness poisons."""
-        return self.outputs.empty(point)
-
     def views(self, point: Point, out: Any) -> Mapping[str, Tensor]:
         """What consumers read of the buffers, by name. If a launch returns a mapping, its tensors must have exactly
         these addresses, shapes, strides and dtypes.

@@ -14,7 +14,6 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from os.path import relpath
@@ -94,16 +93,50 @@ class Catalog:
         return [self.find(operator, name) for operator, name in ids]
 
 
-def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] = lambda module: None) -> Catalog:
-    """Import the files of all operators, then those of ``extra`` (--variants).
+def discover(
+    extra: Sequence[str | Path] = (),
+    on_import: Callable[[str], None] = lambda module: None,
+    operators: Collection[str] | None = None,
+) -> Catalog:
+    """Import the files of operators, then those of ``extra`` (--variants), with the operators of their variants.
 
     on_import: called with the name of each module after it was imported, or failed to be.
+    operators: names of those that are needed; None for all.
 
-    Raises DiscoveryError for a file of ``extra`` that cannot be used.
+    Raises DiscoveryError for a file of ``extra`` that cannot be used, or has no variant.
     """
-    catalog = Catalog()
-    modules: dict[str, ModuleType] = {}
-    for path in _operator_files():
+    catalog, left_out = Catalog(), set()
+    modules = _imported(_operator_files(operators), catalog, on_import)
+    extras: dict[str, ModuleType] = {}
+    for file in map(str, extra):
+        extras[file] = import_file(Path(file))
+        on_import(extras[file].__name__)
+    if operators is not None:
+        named = {*operators, *(mark.operator for module in extras.values() for mark in _marked(module))}
+        if more := named & set(operator_names()) - set(operators):
+            modules |= _imported(_operator_files(more), catalog, on_import)
+        left_out = set(operator_names()) - named
+
+    # All operators before any variant: a variant may belong to an operator of a later file.
+    modules |= extras
+    problems = {file: _add_operators(catalog, module) for file, module in modules.items()}
+    for file, module in modules.items():
+        before = len(catalog.variants)
+        of_operators, of_variants = problems[file], _add_variants(catalog, module, left_out)
+        if file in extras and not of_operators + of_variants and len(catalog.variants) == before:
+            of_variants = ["defines no variant; mark a function with @variant(operator)"]
+        if file in extras and of_operators + of_variants:
+            raise DiscoveryError([*of_operators, *(f"{file}: {problem}" for problem in of_variants)][0])
+        problems[file] += of_variants
+        if problems[file]:
+            catalog.broken[file] = "; ".join(problems[file])
+    return catalog
+
+
+def _imported(paths: Iterable[Path], catalog: Catalog, on_import: Callable[[str], None]) -> dict[str, ModuleType]:
+    """Path -> module; the catalog is told of those that cannot be imported."""
+    modules = {}
+    for path in paths:
         name = ".".join((SUITE, *path.with_suffix("").parts))
         try:
             modules[str(path)] = importlib.import_module(name)
@@ -112,45 +145,30 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
         except BaseException as error:
             catalog.broken[str(path)] = _import_error(error)
         on_import(name)
-    extra_files = [str(path) for path in extra]
-    for file in extra_files:
-        modules[file] = import_file(Path(file))
-        on_import(modules[file].__name__)
-
-    # All operators before any variant: a variant may belong to an operator of a later file.
-    problems = {file: _add_operators(catalog, module) for file, module in modules.items()}
-    for file, module in modules.items():
-        before = len(catalog.variants)
-        of_operators, of_variants = problems[file], _add_variants(catalog, module)
-        if file in extra_files and not of_operators + of_variants and len(catalog.variants) == before:
-            of_variants = ["defines no variant; mark a function with @variant(operator)"]
-        if file in extra_files and of_operators + of_variants:
-            raise DiscoveryError([*of_operators, *(f"{file}: {problem}" for problem in of_variants)][0])
-        problems[file] += of_variants
-        if problems[file]:
-            catalog.broken[file] = "; ".join(problems[file])
-    return catalog
+    return modules
 
 
-def discover_operators() -> dict[str, Operator]:
-    """The operators of baselines/, whose variants are not imported. A file that cannot be imported is left out."""
-    operators: dict[str, Operator] = {}
-    for path in sorted((ROOT / "baselines").glob("[!_]*/operator.py")):
-        with suppress(Exception):  # discover() reports it
-            module = importlib.import_module(f"spec_decode_bench.baselines.{path.parent.name}.operator")
-            operators |= {value.name: value for value in vars(module).values() if isinstance(value, Operator)}
-    return operators
+def operator_names() -> list[str]:
+    """Of the suite: each has a folder of its name in baselines/."""
+    return sorted(path.parent.name for path in (ROOT / FOLDERS[0]).glob("[!_]*/operator.py"))
 
 
-def _operator_files() -> list[Path]:
-    """Modules of all operator folders, relative to ROOT: all of baselines/, all of kernels/, then upstream/."""
+def _operator_files(operators: Collection[str] | None) -> list[Path]:
+    """Modules of operators, relative to ROOT: their folders in baselines/ and in kernels/, then files of upstream/, of
+    which those that name one of them.
+    """
 
     def order(path: Path) -> tuple[str, int, str]:
         rank = MODULE_ORDER.index(path.stem) if path.stem in MODULE_ORDER else len(MODULE_ORDER)
         return path.parent.name, rank, path.stem
 
-    of_operators = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)]
-    return [path.relative_to(ROOT) for path in (*of_operators, *sorted((ROOT / UPSTREAM).glob("[!_]*.py")))]
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)]
+    wrapping = sorted((ROOT / UPSTREAM).glob("[!_]*.py"))
+    if operators is not None:
+        paths = [path for path in paths if path.parent.name in operators]
+        names = [f'"{name}"' for name in operators]
+        wrapping = [path for path in wrapping if any(map(path.read_text(encoding="utf-8").__contains__, names))]
+    return [path.relative_to(ROOT) for path in (*paths, *wrapping)]
 
 
 def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
@@ -191,7 +209,7 @@ def _unknown_axis(operator: Operator) -> str | None:
     """
     points = [(f"edge case {case.name!r}", case.point) for case in operator.edge_cases]
     points += [(f"sequence {name!r}", point) for name, steps in operator.sequences.items() for point in steps]
-    axes = _axis_names(operator)
+    axes = [axis.name for axis in operator.axes]
     for where, point in points:
         for name in point:
             if name not in axes:
@@ -200,41 +218,42 @@ def _unknown_axis(operator: Operator) -> str | None:
     return None
 
 
-def _axis_names(operator: Operator) -> list[str]:
-    return [axis.name for axis in operator.axes]
+def _marked(module: ModuleType) -> list[Variant | Consumer]:
+    """What the functions are marked with that a module defines, not those that it imports."""
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    marks = [getattr(value, mark, None) for value in own for mark in ("__variant__", "__consumer__")]
+    return [mark for mark in marks if isinstance(mark, Variant | Consumer)]
 
 
-def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
-    """Add the variants that a module defines, not those that it imports; what is wrong with them."""
+def _add_variants(catalog: Catalog, module: ModuleType, left_out: Collection[str]) -> list[str]:
+    """Add the variants and consumers of a module, but those of operators that are left out; what is wrong with them."""
     problems = []
-    for value in list(vars(module).values()):
-        if (
-            isinstance(read_by := getattr(value, "__consumer__", None), Consumer)
-            and value.__module__ == module.__name__
-        ):
-            catalog.consumers.append(read_by)
-        variant = getattr(value, "__variant__", None)
-        if not isinstance(variant, Variant) or value.__module__ != module.__name__:
+    for mark in _marked(module):
+        if mark.operator in left_out or any(mark is v for v in catalog.variants):  # or a second name of the function
             continue
-        if variant.operator not in catalog.operators:
-            hint = did_you_mean(variant.operator, list(catalog.operators))
-            problems.append(f"{variant.name}: unknown operator {variant.operator!r}{hint}")
-        elif strange := [
-            name for name in variant.sizes if name not in _axis_names(catalog.operators[variant.operator])
-        ]:
-            hint = did_you_mean(strange[0], _axis_names(catalog.operators[variant.operator]))
-            problems.append(
-                f"{variant.name}: sizes= names {strange[0]!r}, which is no axis of {variant.operator}{hint}"
-            )
-        elif problem := _wrong_limit(variant, catalog.operators[variant.operator]):
-            problems.append(f"{variant.name}: {problem}")
-        elif any(v is variant for v in catalog.variants):
-            continue  # the same function under a second name
-        elif any(v.id == variant.id for v in catalog.variants):
-            problems.append(f"{variant.id} is defined already; choose another name")
+        if isinstance(mark, Consumer):
+            catalog.consumers.append(mark)
+        elif problem := _wrong_with(mark, catalog):
+            problems.append(problem)
         else:
-            catalog.variants.append(variant)
+            catalog.variants.append(mark)
     return problems
+
+
+def _wrong_with(variant: Variant, catalog: Catalog) -> str | None:
+    operator = catalog.operators.get(variant.operator)
+    if operator is None:
+        names = [name for name in dict.fromkeys((*operator_names(), *catalog.operators)) if name != variant.operator]
+        return f"{variant.name}: unknown operator {variant.operator!r}{did_you_mean(variant.operator, names)}"
+    axes = [axis.name for axis in operator.axes]
+    if strange := next((name for name in variant.sizes if name not in axes), None):
+        hint = did_you_mean(strange, axes)
+        return f"{variant.name}: sizes= names {strange!r}, which is no axis of {operator.name}{hint}"
+    if problem := _wrong_limit(variant, operator):
+        return f"{variant.name}: {problem}"
+    if any(v.id == variant.id for v in catalog.variants):
+        return f"{variant.id} is defined already; choose another name"
+    return None
 
 
 def _wrong_limit(variant: Variant, operator: Operator) -> str | None:

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     tool = profiling.tool_of(options.attribute) if options.attribute else options.tool or "torch"
     if options.trace is not None and tool != "none":
         raise ConfigError("--trace goes with --tool none; --tool torch writes its trace into --out")
-    device, catalog = prepare(options, source.config.measure.timeout_s)
+    device, catalog = prepare(options, [source])
     items = plan_tasks(options, source, catalog)
     record = read_run(record_path(options.record)) if options.record else None
     if record is not None:

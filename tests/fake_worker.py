@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Answer, AtPoint, Audited, Check, Checked, Task, Timed
-from spec_decode_bench.harness.records.schema import AuditCounts, Cell, Finding, Metrics, Place, Status
-from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Ready, Up
+from spec_decode_bench.harness.config.work_items import Answer, AtPoint, Check, Result, Task
+from spec_decode_bench.harness.records.schema import Cell, Finding, Metrics, Place, Status, Where
+from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Ready, Up
 from spec_decode_bench.harness.session.session import Session
 from spec_decode_bench.harness.session.worker import WorkerDied, WorkerSilent
 from tests import factory
 
+PASSED = Where(Place.POINT, "n=1").finding(Status.PASSED)
 KILLED = "the worker process was killed by SIGSEGV"
 READY = Ready(factory.cpu_environment(), None, {})
 
@@ -83,7 +86,7 @@ class FakeWorker:
                 hear(event)
             else:
                 outcomes.append(event)
-                if isinstance(event, Checked):
+                if isinstance(request, Check):
                     hear(event)
         return Answer(outcomes)
 
@@ -105,17 +108,18 @@ def run(workers: FakeWorkers, plan: Sequence[Task], device: str = "cpu", **measu
         return list(session.run(plan)), processes
 
 
-def checked(request: Check, status: Status = Status.PASSED, **more) -> Checked:
+def checked(request: Check, status: Status = Status.PASSED, **more) -> Result:
     """What a worker answers to a Check of one variant."""
     at_point = isinstance(request.where, AtPoint)
     place = {"place": Place.POINT if at_point else Place.EDGE_CASE, "name": request.where.label}
-    return Checked(
+    return Result(
         operator=request.operator, variant=request.variants[0], finding=Finding(status=status, **place, **more)
     )
 
 
-def timed(name: str, launches: int | None = None) -> Timed:
-    return Timed(variant=name, metrics=Metrics(bytes_moved=1, rounds=3, launches=launches), seconds={"time": 10.0})
+def timed(name: str, launches: int | None = None) -> Result:
+    metrics = Metrics(bytes_moved=1, rounds=3, launches=launches)
+    return Result(operator="o", variant=name, finding=PASSED, metrics=metrics, seconds={"time": 10.0})
 
 
 def cell(item: Task, name: str, status: str = "passed", rounds: int = 3) -> Cell:
@@ -123,7 +127,7 @@ def cell(item: Task, name: str, status: str = "passed", rounds: int = 3) -> Cell
     (check,) = [Check(operator=item.operator, variants=(name,), where=AtPoint(label=item.point, axes=item.axes))]
     if status == "passed":
         metrics = Metrics(bytes_moved=1, rounds=rounds)
-        return item.cell(checked(check), Timed(variant=name, metrics=metrics))
+        return item.cell(structs.replace(checked(check), metrics=metrics))
     return item.cell(checked(check, Status(status), message="wrong"))
 
 
@@ -160,10 +164,10 @@ def auditor(dies=(), rejects=()):
             yield Heartbeat((name,))
             if name in dies:
                 yield WorkerDied(KILLED)
-            counts = AuditCounts(eager_launches=1, allocations=0)
-            found = {"status": Status.MISMATCH, "check": "no_sync", "message": "it waits"}
-            finding = Finding(place=Place.POINT, name=request.task.point, **found) if name in rejects else None
-            yield Audited(variant=name, counts=counts, finding=finding)
+            if isinstance(request, AuditOf):
+                metrics = structs.replace(request.timed.metrics, eager_launches=1, allocations=0)
+                wrong = request.task.where.finding(Status.MISMATCH, check="no_sync", message="it waits")
+                yield structs.replace(request.timed, metrics=metrics, finding=wrong if name in rejects else PASSED)
 
     return script
 

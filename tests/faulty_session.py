@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from types import ModuleType
 
-from spec_decode_bench.harness.config.work_items import Checked, Timed
+from spec_decode_bench.harness.config.work_items import Result
 from spec_decode_bench.harness.records.schema import Environment, Finding, Metrics, Place, Status
 from spec_decode_bench.harness.session import worker
 from spec_decode_bench.harness.session.messages import Heartbeat, Ready
@@ -59,17 +59,19 @@ class Evaluator:
     def close(self) -> None:
         pass
 
-    def check(self, request) -> list[Checked]:
+    def check(self, request) -> list[Result]:
         (name,) = request.variants
         self.tell(Heartbeat((name,)))
         finding = Finding(status=Status.PASSED, place=Place.POINT, name=request.label)
-        checked = Checked(operator=request.operator, variant=name, finding=finding, bytes_moved=1)
+        checked = Result(operator=request.operator, variant=name, finding=finding)
         self.tell(checked)
         return [getattr(self, name)(checked)]
 
-    def time(self, task) -> list[Timed]:
+    def time(self, task) -> list[Result]:
         self.tell(Heartbeat(task.variants))
-        return [Timed(variant=name, metrics=Metrics(bytes_moved=1, rounds=3)) for name in task.variants]
+        finding, metrics = task.where.finding(Status.PASSED), Metrics(bytes_moved=1, rounds=3)
+        of = task.operator
+        return [Result(operator=of, variant=name, finding=finding, metrics=metrics) for name in task.variants]
 
     def fine(self, checked):
         return checked

@@ -86,7 +86,7 @@ def main(architectures: Sequence[int], most: int | None) -> int:
 
 def batch(operator: Operator, case: EdgeCase) -> tuple[str, Point, Any, Any]:
     point = operator.complete(case.point)
-    x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
+    x, out = operator.make_inputs(point, 0), operator.outputs.empty(point)
     if case.edit is not None:
         case.edit(x)
     return case.name, point, x, out

@@ -98,7 +98,7 @@ def run_point(
     made = operator.make_inputs(point, SEED)
     if case.edit is not None:
         case.edit(made)
-    reference, shapes = operator.reference(point, made), operator.make_outputs(point)
+    reference, shapes = operator.reference(point, made), operator.outputs.empty(point)
     for variant in taking:
         problems = []
         try:

@@ -116,7 +116,7 @@ class Composition:
             def empty(cls, point: Point) -> Outputs:
                 made: dict[str, Any] = {}
                 for part in composition.parts_at(point):
-                    made |= part.renamed(vars(part.operator.make_outputs(part.at(point))))
+                    made |= part.renamed(vars(part.operator.outputs.empty(part.at(point))))
                 return cls(**{name: buffer for name, buffer in made.items() if buffer is not None})
 
             @classmethod

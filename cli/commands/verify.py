@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
             cuda_sources,
             load_config,
             make_job,
+            operators_of,
             plan_tasks,
             point_command,
             prepare,
@@ -69,10 +70,12 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--consumers writes no record; leave out --out")
     source = load_config(options, options.config) if options.config is not None else None
     measure = source.config.measure if source else Measure(seed=options.seed)
-    device, catalog = prepare(options, measure.timeout_s)
+    chosen = [source] if source and options.point is None else []  # a point may be one of any operator
+    device, catalog = prepare(options, chosen)
     items = plan_tasks(options, source, catalog) if source else []
     print_broken(catalog)
-    console, job = make_console(), make_job(options, measure, device, timed=False)
+    console = make_console()
+    job = replace(make_job(options, measure, device, timed=False), operators=operators_of(chosen))
     if options.consumers:
         return verify_consumers(console, job, catalog, items)
     if options.point is not None:

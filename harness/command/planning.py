@@ -28,24 +28,34 @@ from spec_decode_bench.harness.session.interrupt import exit_on_interrupt
 from spec_decode_bench.harness.session.messages import Job
 
 
-def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
+def prepare(options: argparse.Namespace, sources: Sequence[LoadedConfig] = ()) -> tuple[str, Catalog]:
     """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported.
 
-    import_limit_s: seconds that the import of a file of --variants may take.
+    sources: what is to be measured: their operators are imported, and a file of --variants may take as long as the most
+             patient of them waits for a variant. Without any, all operators are.
     """
+    limit_s = max((source.config.measure.timeout_s for source in sources), default=Measure().timeout_s)
+    operators = operators_of(sources)
     with exit_on_interrupt():
         device = device_of(options)
         interpreter.choose(device)
         with lazy_torch():
-            catalog = discover()  # while the server, of which a probe is forked, loads torch
+            catalog = discover(operators=operators)  # while the server, of which a probe is forked, loads torch
         if not options.variants:
             return device, catalog
         from spec_decode_bench.harness.session.import_probe import ImportProbe
 
         with ImportProbe(options.variants, device) as probe:
-            probe.wait(import_limit_s)
+            probe.wait(limit_s)
         with lazy_torch():
-            return device, discover(options.variants)
+            return device, discover(options.variants, operators=operators)
+
+
+def operators_of(sources: Sequence[LoadedConfig]) -> tuple[str, ...] | None:
+    """The operators that sweeps name; None, for all, where there is none, or a room's section, which may bind any."""
+    if not sources or any(source.section for source in sources):
+        return None
+    return tuple(dict.fromkeys(name for source in sources for name in source.config.operators))
 
 
 def device_of(options: argparse.Namespace) -> str:

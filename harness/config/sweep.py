@@ -13,6 +13,7 @@ from spec_decode_bench.harness.config.captured import check_names, expanded
 from spec_decode_bench.harness.config.load import ConfigError, LoadedConfig, measuring
 from spec_decode_bench.harness.config.work_items import Task
 from spec_decode_bench.harness.contract import CAPTURE, Axis, Operator, Point, Rule, Variant
+from spec_decode_bench.harness.discover import operator_names
 from spec_decode_bench.harness.errors import did_you_mean, first_line
 from spec_decode_bench.harness.records.schema import cell_key
 from spec_decode_bench.harness.records.select import Selector
@@ -47,7 +48,7 @@ def expand(source: LoadedConfig, operators: Mapping[str, Operator]) -> list[tupl
     chosen = []
     for i, name in enumerate(source.config.operators):
         if name not in operators:
-            raise source.unknown(f"operators[{i}]", "operator", name, operators)
+            raise source.unknown(f"operators[{i}]", "operator", name, dict.fromkeys((*operator_names(), *operators)))
         chosen.append(operators[name])
     axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
     points: dict[tuple[str, str], tuple[Operator, Point]] = {}

@@ -16,7 +16,6 @@ from msgspec import structs
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.contract import Buffers
 from spec_decode_bench.harness.records.schema import (
-    AuditCounts,
     Cell,
     Code,
     Finding,
@@ -27,6 +26,7 @@ from spec_decode_bench.harness.records.schema import (
     Where,
     added,
     cell_key,
+    rounded,
 )
 
 if TYPE_CHECKING:
@@ -119,14 +119,40 @@ class Answer(msgspec.Struct, Generic[AnOutcome], frozen=True, tag="answer", tag_
 # --- a point ----------------------------------------------------------------------------------------------------------
 
 
-class Timed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The samples of a variant, or why there are none. seconds: activity -> how long it took."""
+class Result(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+    """What a process found of a variant that it verified, timed or audited. A Check may have any number for a variant.
 
+    metrics: at a point of a sweep that it passed: the least traffic; once it is timed, with samples; once it is
+             audited, with CUPTI's samples and counts, or why there are none.
+    proof:   where it passed its edge cases, if an earlier run verified them.
+    seconds: activity -> how long it took.
+    """
+
+    operator: str
     variant: str
+    finding: Finding
     metrics: Metrics | None = None
-    finding: Finding | None = None
+    proof: Proof | None = None
     seconds: dict[str, float] = {}
     process: int = 0
+
+    @property
+    def variant_id(self) -> str:
+        return f"{self.operator}/{self.variant}"
+
+    @property
+    def is_to_be_timed(self) -> bool:
+        """Whether it passed, and not in Triton's interpreter."""
+        interpreted = self.finding.reason is not None and self.finding.reason.code is Code.INTERPRETED
+        return self.finding.status is Status.PASSED and not interpreted
+
+    def unaudited(self, reason: str) -> Result:
+        """Of a variant that was timed: the same, and why there is no audit."""
+        return structs.replace(self, metrics=structs.replace(self.metrics, no_audit=reason), seconds={})
+
+    def then(self, later: Result) -> Result:
+        """What was found later, with the proof and the seconds of both."""
+        return structs.replace(later, proof=self.proof, seconds=added(self.seconds, later.seconds))
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
@@ -138,7 +164,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
     proven:      variants that passed their edge cases in an earlier run -> where.
     """
 
-    answer: ClassVar[Any] = Answer[Timed]
+    answer: ClassVar[Any] = Answer[Result]
 
     operator: str
     variants: tuple[str, ...]
@@ -160,7 +186,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
     def key(self, variant: str) -> str:
         return cell_key(self.operator, variant, self.point)
 
-    def run(self, owner: Evaluator) -> list[Timed]:
+    def run(self, owner: Evaluator) -> list[Result]:
         return owner.time(self)
 
     def of(self, variants: Collection[str]) -> Task:
@@ -174,63 +200,33 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"
         own = {name: proven[self.id_of(name)] for name in self.variants if self.id_of(name) in proven}
         return structs.replace(self, proven=own)
 
-    def died(self, variant: str, death: Death) -> Timed:
-        return Timed(variant=variant, finding=death.finding(Status.FAILED, Where(Place.POINT, self.point)))
+    @property
+    def where(self) -> Where:
+        return Where(Place.POINT, self.point)
 
-    def cell(self, checked: Checked, timed: Timed | None = None, audited: Audited | None = None) -> Cell:
-        """What became of a variant, by the answers about it."""
-        ends = [answer for answer in (audited, timed, checked) if answer is not None]
-        finding = next((answer.finding for answer in ends if answer.finding is not None), checked.finding)
-        metrics = None
-        if finding.status is Status.PASSED:
-            metrics = timed.metrics if timed else Metrics(bytes_moved=checked.bytes_moved or 0)
-            if audited is not None:
-                metrics = _with_audit(metrics, audited)
+    def died(self, variant: str, death: Death) -> Result:
+        return Result(operator=self.operator, variant=variant, finding=death.finding(Status.FAILED, self.where))
+
+    def cell(self, result: Result) -> Cell:
+        """What became of a variant."""
+        finding = result.finding
+        passed = finding.status is Status.PASSED
         return Cell(
             operator=self.operator,
-            variant=checked.variant,
+            variant=result.variant,
             baseline=self.baseline,
             point=self.point,
             axes=self.axes,
             status=finding.status,
             finding=finding if finding.status.is_bad else None,
             reason=finding.reason,
-            metrics=metrics,
+            metrics=result.metrics if passed else None,
             phase=self.phase,
-            known_failures=self.known_failures.get(checked.variant, {}),
-            process=(timed or checked).process,
-            proof=checked.proof if finding.status is Status.PASSED else None,
-            seconds=added(*(answer.seconds for answer in reversed(ends))),
+            known_failures=self.known_failures.get(result.variant, {}),
+            process=result.process,
+            proof=result.proof if passed else None,
+            seconds=rounded(result.seconds),
         )
-
-
-def _with_audit(metrics: Metrics, audited: Audited) -> Metrics:
-    counts = audited.counts or AuditCounts()
-    return structs.replace(
-        metrics,
-        no_audit=audited.no_audit,
-        cupti_us=counts.cupti_us,
-        cupti_launches=counts.cupti_launches,
-        eager_launches=counts.eager_launches,
-        allocations=counts.allocations,
-        synchronizations=counts.synchronizations,
-        memcpys=counts.memcpys,
-    )
-
-
-class Audited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the auditor found of one variant.
-
-    counts:   and CUPTI times. no_audit: why there are none.
-    finding:  of the check that rejected it.
-    """
-
-    variant: str
-    counts: AuditCounts | None = None
-    no_audit: str | None = None
-    finding: Finding | None = None
-    seconds: dict[str, float] = {}
-    process: int = 0
 
 
 # --- verification -----------------------------------------------------------------------------------------------------
@@ -294,36 +290,10 @@ class AtPoint(_Where):
         return death.finding(Status.FAILED, Where(self.place, self.label))
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
-    """One finding of a Check, of which a variant may have any number.
-
-    bytes_moved: least traffic at a point of a sweep that it passed. proof: where it passed its edge cases, if an
-    earlier run verified them.
-    """
-
-    operator: str
-    variant: str
-    finding: Finding
-    bytes_moved: int | None = None
-    proof: Proof | None = None
-    seconds: dict[str, float] = {}
-    process: int = 0
-
-    @property
-    def variant_id(self) -> str:
-        return f"{self.operator}/{self.variant}"
-
-    @property
-    def is_to_be_timed(self) -> bool:
-        """Whether it passed, and not in Triton's interpreter."""
-        interpreted = self.finding.reason is not None and self.finding.reason.code is Code.INTERPRETED
-        return self.finding.status is Status.PASSED and not interpreted
-
-
 class Check(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
     """Verify variants of an operator, healthy or defective, one after the other. Nothing is timed."""
 
-    answer: ClassVar[Any] = Answer[Checked]
+    answer: ClassVar[Any] = Answer[Result]
 
     operator: str
     variants: tuple[str, ...]
@@ -339,15 +309,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     def of(self, variants: Collection[str]) -> Check:
         return structs.replace(self, variants=tuple(name for name in self.variants if name in variants))
 
-    def outcomes(self, worker: Evaluators) -> Iterator[Checked]:
+    def outcomes(self, worker: Evaluators) -> Iterator[Result]:
         for name in self.variants:
             yield from worker.check(self.of([name]))
 
-    def run(self, owner: Evaluator) -> list[Checked]:
+    def run(self, owner: Evaluator) -> list[Result]:
         return owner.check(self)
 
-    def died(self, variant: str, death: Death) -> Checked:
-        return Checked(operator=self.operator, variant=variant, finding=self.where.finding_of(death))
+    def died(self, variant: str, death: Death) -> Result:
+        return Result(operator=self.operator, variant=variant, finding=self.where.finding_of(death))
 
 
 AnyItem = TypeVar("AnyItem", bound=Planned)

@@ -400,17 +400,6 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     power_w: list[float] = []
 
 
-class AuditCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the second process finds of one launch; all as in Metrics."""
-
-    cupti_us: list[Us] = []
-    cupti_launches: int | None = None
-    eager_launches: int | None = None
-    allocations: int | None = None
-    synchronizations: int | None = None
-    memcpys: dict[str, int] | None = None
-
-
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An earlier run in which a variant passed its edge cases and sequences.
 

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness.analysis.cache_states import HOT
 from spec_decode_bench.harness.checks import Mismatch
-from spec_decode_bench.harness.config.work_items import Audited, Task
+from spec_decode_bench.harness.config.work_items import Result, Task
 from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
@@ -26,7 +26,7 @@ from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.engine_launch import own_launches
 from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.numbers import counted
-from spec_decode_bench.harness.records.schema import AuditCounts, Place, Where
+from spec_decode_bench.harness.records.schema import Metrics
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Loaded
 from spec_decode_bench.harness.session.sampling import is_context_lost
 from spec_decode_bench.harness.timing.cache import CALIBRATION_KERNELS
@@ -73,14 +73,14 @@ class Auditor:
 
     def _discover(self, files: Sequence[str]) -> None:
         settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
-        self._catalog = discover(files)
+        self._catalog = discover(files, operators=self._job.operators)
         settings.restore()
 
     def load(self, files: tuple[str, ...]) -> Loaded:
         """Import further files of --variants, once; the first process says what is wrong with them."""
         sys.dont_write_bytecode = True
         with suppress(UsageError):
-            self._discover(files)
+            self._discover(files, operators=self._job.operators)
         return Loaded()
 
     def bring_up(self) -> None:
@@ -109,7 +109,7 @@ class Auditor:
     def close(self) -> None:
         pass
 
-    def prepare(self, task: Task) -> list[Audited]:
+    def prepare(self, task: Task) -> list[Result]:
         """Launch variants once that apply at a point, up to one that takes the CUDA context with it. At a large point
         nothing is launched: the first process needs the memory.
         """
@@ -136,25 +136,21 @@ class Auditor:
             first = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0)
             self._task, self._buffer_sets = task, first.buffer_sets(PLACEMENTS)
 
-    def audit(self, task: Task) -> list[Audited]:
-        """Of variants at a point, up to one that takes the CUDA context with it."""
-        audited: list[Audited] = []
-        for variant in (self._catalog.find(task.operator, name) for name in task.variants):
-            self.tell(Heartbeat((variant.name,)))
-            try:
-                self._place(task)
-                audited.append(Audited(variant=variant.name, counts=self._examined(self._buffer_sets, variant)))
-            except Exception as error:  # a variant may raise anything
-                finding = structs.replace(wrong(Where(Place.POINT, task.point), error), when="audit")
-                audited.append(Audited(variant=variant.name, finding=finding))
-                self.lost = is_context_lost(self._job.device)
-                if self.lost:
-                    break
-        return audited
+    def audit(self, task: Task, timed: Result) -> list[Result]:
+        """Of a variant at a point."""
+        variant = self._catalog.find(task.operator, timed.variant)
+        self.tell(Heartbeat((variant.name,)))
+        try:
+            self._place(task)
+            return [structs.replace(timed, metrics=self._examined(self._buffer_sets, variant, timed.metrics))]
+        except Exception as error:  # a variant may raise anything
+            self.lost = is_context_lost(self._job.device)
+            finding = structs.replace(wrong(task.where, error), when="audit")
+            return [structs.replace(timed, finding=finding, metrics=None)]
 
-    def _examined(self, buffer_sets: list[Fixture], variant: Variant) -> AuditCounts:
-        """Counts and samples. Raises Mismatch where the launch fails a check that it does not
-        waive, or does different work in a graph.
+    def _examined(self, buffer_sets: list[Fixture], variant: Variant, timed: Metrics) -> Metrics:
+        """With counts and CUPTI's samples. Raises Mismatch where the launch fails a check that it does not waive, or
+        does different work in a graph.
         """
         launches = []
         for buffers in buffer_sets:
@@ -176,7 +172,8 @@ class Auditor:
             graphs = []
         replays = self._replays(graphs, [buffers.rewrite_inputs for buffers in buffer_sets])
         self._check_same_work(eager.operations, replays)
-        found = AuditCounts(
+        found = structs.replace(
+            timed,
             cupti_us=self._samples(replays),
             cupti_launches=len(replays[0]) // self._copies if replays else None,
             eager_launches=len(eager.operations) // CALLS,
@@ -187,8 +184,8 @@ class Auditor:
         return self._without_own(found, launches, buffer_sets)
 
     def _without_own(
-        self, found: AuditCounts, launches: Sequence[Callable[[], Any]], buffer_sets: Sequence[Fixture]
-    ) -> AuditCounts:
+        self, found: Metrics, launches: Sequence[Callable[[], Any]], buffer_sets: Sequence[Fixture]
+    ) -> Metrics:
         """What was found, less the suite's own launches beside an engine's."""
         own = [own_launches(launch) for launch in launches]
         if None in own:

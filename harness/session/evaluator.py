@@ -26,12 +26,11 @@ from spec_decode_bench.harness.config.work_items import (
     AsEdgeCase,
     AtPoint,
     Check,
-    Checked,
     Death,
     EdgeCases,
     Named,
+    Result,
     Task,
-    Timed,
 )
 from spec_decode_bench.harness.contract import CAPTURE, COMPILER, EdgeCase, Operator, Point, Variant
 from spec_decode_bench.harness.cuda import compile_all
@@ -44,6 +43,7 @@ from spec_decode_bench.harness.records.schema import (
     Code,
     Environment,
     Finding,
+    Metrics,
     Place,
     Reason,
     Status,
@@ -57,9 +57,9 @@ from spec_decode_bench.harness.session.sampling import RAMP_S, Sampling, is_cont
 from spec_decode_bench.harness.session.sources import package_needs
 from spec_decode_bench.harness.timing.environment import describe
 from spec_decode_bench.harness.verify.edge_cases import (
+    EdgeCaseChecks,
     EdgeCaseName,
     LeftOut,
-    check_variant,
     is_beyond,
     is_unverified,
     judged_known_failure,
@@ -80,8 +80,6 @@ RAMP_STEP_S, RAMP_STEPS, STEADY_STEPS = 0.05, 20, 3
 CALLS = 1000
 #: Seconds for which nothing was timed -> seconds of full load before the next point; the first that is exceeded.
 RAMPS = {1.0: 0.2, 0.1: RAMP_S}
-#: On a CPU each variant has a time budget for each of these.
-SWEEP, ARRAY = "sweep", "array"
 #: One point of the array may take 1/SHARES of the budget.
 SHARES = 8
 
@@ -92,35 +90,36 @@ class _VariantState:
 
     bad_import:  what the import of its file changed in the process; then it is never run.
     interpreted: whether Triton's interpreter ran it at a point.
-    slow_s:      seconds that interpreting and compiling took, by SWEEP and ARRAY.
+    slow_s:      whether at points of the array -> seconds that interpreting and compiling took; each has a budget.
     """
 
     bad_import: Finding | None = None
     interpreted: bool = False
-    slow_s: Counter[str] = field(default_factory=Counter)
+    slow_s: Counter[bool] = field(default_factory=Counter)
 
 
 @dataclass
 class _At:
     """One point while variants are checked there.
 
-    kind:     SWEEP or ARRAY, where every variant is launched once and none is timed.
-    planned:  whether the operator may leave it out.
+    request:  what all of them are asked; at a point of the array every variant is launched once and none is timed.
     fixture:  inputs and outputs, made when the first variant needs them.
     launches: of the variants that passed and are to be timed, by name.
     """
 
     operator: Operator
-    point: Point
-    kind: str
-    planned: bool = True
+    request: AtPoint
     fixture: Fixture | None = None
     launches: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     @cached_property
+    def point(self) -> Point:
+        return Point(self.request.axes)
+
+    @cached_property
     def redundant(self) -> Reason | None:
         """Why the operator leaves this point out. Raises what its own code raises."""
-        is_planned = self.planned and CAPTURE not in self.point
+        is_planned = self.request.planned and CAPTURE not in self.point
         return reason_to_skip(self.operator, self.point) if is_planned else None
 
     @cached_property
@@ -129,17 +128,8 @@ class _At:
         return self.operator.values(self.point)
 
     @property
-    def shared(self) -> tuple[str, Point, str, bool]:
-        """What variants that share its inputs have in common."""
-        return self.operator.name, self.point, self.kind, self.planned
-
-    @cached_property
-    def label(self) -> str:
-        return self.operator.label(self.point)
-
-    @property
     def where(self) -> Where:
-        return Where(Place.ARRAY_POINT if self.kind == ARRAY else Place.POINT, self.label)
+        return Where(self.request.place, self.request.label)
 
 
 class _NoInputs(Exception):
@@ -156,7 +146,7 @@ class Evaluator:
     lost:     whether the variant of the last outcome took the CUDA context with it.
     """
 
-    tell: Callable[[Heartbeat | Checked], None] = staticmethod(lambda event: None)
+    tell: Callable[[Heartbeat | Result], None] = staticmethod(lambda event: None)
     lost = False
 
     # --- set up -------------------------------------------------------------------------------------------------------
@@ -192,7 +182,7 @@ class Evaluator:
             settings.restore()
 
         began = time.perf_counter()
-        self.catalog = discover(files, check_import)
+        self.catalog = discover(files, check_import, self.job.operators)
         self._import_s = time.perf_counter() - began
         self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self.catalog.variants}
 
@@ -263,18 +253,18 @@ class Evaluator:
 
     # --- timing -------------------------------------------------------------------------------------------------------
 
-    def time(self, task: Task) -> list[Timed]:
+    def time(self, task: Task) -> list[Result]:
         """The samples of variants that passed at a point. Raises ContextLost; the session asks another process, one
         variant after the other.
         """
         at = self._point(task.operator, AtPoint(label=task.point, axes=task.axes))
-        timed: list[Timed] = []
+        timed: list[Result] = []
         for name in task.variants:
             if name not in at.launches:  # verified by a process that died
                 self.tell(Heartbeat((name,)))
                 finding = self._verified(at, self.catalog.find(task.operator, name), once=name in task.proven)
                 if finding.status is not Status.PASSED:
-                    timed.append(Timed(variant=name, finding=finding))
+                    timed.append(Result(operator=task.operator, variant=name, finding=finding))
                     if self._has_lost_context(finding):
                         self.lost = True
                         return timed
@@ -292,8 +282,8 @@ class Evaluator:
         self.lost = self._has_lost_context(timed[-1].finding)
         return timed
 
-    def _has_lost_context(self, finding: Finding | None) -> bool:
-        return finding is not None and finding.status.is_bad and is_context_lost(self.job.device)
+    def _has_lost_context(self, finding: Finding) -> bool:
+        return finding.status.is_bad and is_context_lost(self.job.device)
 
     def spent(self, began: float, compiled_s: float) -> dict[str, float]:
         """Seconds of verification by activity. began, compiled_s: perf_counter and seconds of compilation before it."""
@@ -319,17 +309,16 @@ class Evaluator:
                     return
         if where.rejected is not None:
             yield where.rejected
-        elif reason := self._out_of_time(variant, at.kind):
+        elif reason := self._out_of_time(variant, at.request.in_array):
             yield at.where.finding(Status.SKIPPED, reason=reason)
         else:
             yield self._verified(at, variant, where.proven)
 
     def _point(self, operator: str, where: AtPoint) -> _At:
         """The last one, if it is the same."""
-        kind = ARRAY if where.in_array else SWEEP
-        new = _At(self.catalog.operators[operator], Point(where.axes), kind, where.planned)
-        if self._at is None or self._at.shared != new.shared:
-            self._at = new
+        request = AtPoint(label=where.label, axes=where.axes, in_array=where.in_array, planned=where.planned)
+        if self._at is None or (self._at.operator.name, self._at.request) != (operator, request):
+            self._at = _At(self.catalog.operators[operator], request)
         return self._at
 
     def _not_run(self, at: _At, variant: Variant) -> Finding | None:
@@ -369,7 +358,7 @@ class Evaluator:
             return wrong(at.where, error.__cause__, str(error))
         except Exception as error:  # a variant may raise anything
             return wrong(at.where, error)
-        interpreted = self._states[variant.id].interpreted and at.kind == SWEEP
+        interpreted = self._states[variant.id].interpreted and not at.request.in_array
         if self.job.timed and not interpreted:
             at.launches[variant.name] = launch
         return at.where.finding(Status.PASSED, reason=Reason(code=Code.INTERPRETED) if interpreted else None)
@@ -378,10 +367,10 @@ class Evaluator:
         """The variant's launch, set up on the fixture of the point and verified there. Raises LeftOut, _NoInputs, and
         whatever the variant does.
         """
-        in_array = at.kind == ARRAY
+        in_array = at.request.in_array
         if at.fixture is None and (reason := too_large(at.operator, at.point, self.job.device)):
             raise LeftOut(reason)
-        with nvtx_range(cell_key(at.operator.name, variant.name, at.label), "verify", at.values):
+        with nvtx_range(cell_key(at.operator.name, variant.name, at.request.label), "verify", at.values):
             try:
                 of = at.operator, at.point, self.job.device, self.job.seed
                 if in_array:
@@ -399,19 +388,19 @@ class Evaluator:
                 raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
             if in_array and is_beyond(variant, fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
-            with self._counting(variant, at.kind):
+            with self._counting(variant, in_array):
                 once = once or in_array or self._states[variant.id].interpreted
                 return verify_cell(fixture, variant, once=once)
 
     @contextmanager
-    def _counting(self, variant: Variant, kind: str) -> Iterator[None]:
+    def _counting(self, variant: Variant, in_array: bool) -> Iterator[None]:
         """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile,
         which compiles again for other sizes, beside the points of a sweep. A point of the array may take a share of it.
         """
         state, budget_s = self._states[variant.id], self.job.measure.interpreter_budget_s
         began, launches_before = time.perf_counter(), self._interpreter.launches
         try:
-            with self._interpreter.limited(math.inf if kind == SWEEP else budget_s / SHARES):
+            with self._interpreter.limited(budget_s / SHARES if in_array else math.inf):
                 yield
         except Exception:
             if self._interpreter.ran_out:
@@ -420,34 +409,34 @@ class Evaluator:
         finally:
             interpreted = self._interpreter.launches > launches_before
             state.interpreted = state.interpreted or interpreted
-            compiled = COMPILER in variant.requires and kind != SWEEP
+            compiled = COMPILER in variant.requires and in_array
             if interpreted or compiled:
-                state.slow_s[kind] += time.perf_counter() - began
+                state.slow_s[in_array] += time.perf_counter() - began
 
     @property
     def _budget_spent(self) -> Reason:
         return Reason(code=Code.INTERPRETER_BUDGET, seconds=self.job.measure.interpreter_budget_s)
 
-    def _out_of_time(self, variant: Variant, kind: str) -> Reason | None:
+    def _out_of_time(self, variant: Variant, in_array: bool) -> Reason | None:
         """Why a variant runs at no further point or batch; None while it has time left."""
-        spent = self._states[variant.id].slow_s[kind] > self.job.measure.interpreter_budget_s
+        spent = self._states[variant.id].slow_s[in_array] > self.job.measure.interpreter_budget_s
         return self._budget_spent if spent else None
 
     # --- verification -------------------------------------------------------------------------------------------------
 
-    def check(self, request: Check) -> list[Checked]:
+    def check(self, request: Check) -> list[Result]:
         """Findings of variants, healthy or defective. What loses the CUDA context has crashed, too."""
-        checked: list[Checked] = []
+        checked: list[Result] = []
         for variant in (self.catalog.find(request.operator, name) for name in request.variants):
             began, compiled_s = time.perf_counter(), self._compile_time.seconds
             for finding in self._steps(request, variant):
                 at_point = finding.place is Place.POINT and finding.status is Status.PASSED
                 checked.append(
-                    Checked(
+                    Result(
                         operator=request.operator,
                         variant=variant.name,
                         finding=finding,
-                        bytes_moved=self._at.fixture.bytes_moved if at_point else None,
+                        metrics=Metrics(bytes_moved=self._at.fixture.bytes_moved) if at_point else None,
                         seconds=self.spent(began, compiled_s),
                     )
                 )
@@ -476,10 +465,11 @@ class Evaluator:
                 sequences = {name: steps for name, steps in operator.sequences.items() if name == where.name}
                 yield from self._edge_cases(variant, replace(operator, edge_cases=cases, sequences=sequences))
             case AsEdgeCase():
-                only = [EdgeCase(operator.label(where.axes), where.axes)]
+                label = operator.label(where.axes)
+                only = [EdgeCase(label, where.axes)]
                 yield from self._edge_cases(variant, replace(operator, edge_cases=only, sequences={}))
                 if self._states[variant.id].bad_import is None:
-                    at = _At(operator, Point(where.axes), ARRAY, planned=False)
+                    at = _At(operator, AtPoint(label=label, axes=where.axes, in_array=True, planned=False))
                     finding = self._not_run(at, variant) or self._verified(at, variant, once=True)
                     if finding.status.is_bad:
                         yield finding
@@ -510,7 +500,7 @@ class Evaluator:
         with nvtx_range(cell_key(operator.name, variant.name, "edge cases"), "verify"):
             if operator.name not in self._known:
                 self._known = {operator.name: {}}
-            yield from check_variant(
+            yield from EdgeCaseChecks(
                 operator,
                 variant,
                 self.job.device,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec import structs
 
-from spec_decode_bench.harness.config.work_items import AtPoint, Audited, Check, Checked, EdgeCases, Task, Timed
-from spec_decode_bench.harness.records.schema import Cell, Finding, Place, Proof, Status, Where, added
+from spec_decode_bench.harness.config.work_items import AtPoint, Check, EdgeCases, Result, Task
+from spec_decode_bench.harness.records.schema import Cell, Finding, Place, Proof, Status, added
 from spec_decode_bench.harness.session.messages import AuditOf, Job, Prepare
 from spec_decode_bench.harness.session.supervised_worker import SupervisedWorker
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied
@@ -21,14 +21,16 @@ def measure(task: Task, worker: Evaluators, auditor: Auditors | None) -> Iterato
     """
     if auditor:
         auditor.prepare_for(task)  # compiles meanwhile
-    checked = {name: worker.verify(task, name) for name in task.variants}
+    results = {name: worker.verify(task, name) for name in task.variants}
     if auditor:
-        auditor.finish(any(one.finding.status.is_bad for one in checked.values()))
-    timed = worker.time(task.of([name for name in task.variants if checked[name].is_to_be_timed]))
-    for name in task.variants:
-        times = timed.get(name)
-        audited = auditor.audit(task, times) if auditor and times and times.metrics else None
-        yield task.cell(checked[name], times, audited)
+        auditor.finish(any(result.finding.status.is_bad for result in results.values()))
+    timed = worker.time(task.of([name for name, result in results.items() if result.is_to_be_timed]))
+    for name, result in results.items():
+        if name in timed:
+            result = result.then(timed[name])
+            if auditor and result.metrics:
+                result = result.then(auditor.audit(task, result))
+        yield task.cell(result)
 
 
 #: Of findings that hold at every point.
@@ -49,9 +51,9 @@ class Evaluators(SupervisedWorker):
         #: None where it passed them, or the proof that it did in an earlier run.
         self._at_edges: dict[str, Finding | Proof | None] = {}
         #: Key of a cell -> what was found at its point.
-        self._at_points: dict[str, Checked] = {}
+        self._at_points: dict[str, Result] = {}
 
-    def verify(self, task: Task, name: str, planned: bool = True) -> Checked:
+    def verify(self, task: Task, name: str, planned: bool = True) -> Result:
         """Whether a variant passes its edge cases and sequences, of which the session runs it at once, and at a point:
         the first finding that rejects it, else that of the point. planned: whether the operator may leave it out.
         """
@@ -61,7 +63,7 @@ class Evaluators(SupervisedWorker):
         (checked,) = self.check(Check(operator=task.operator, variants=(name,), where=where))
         return checked
 
-    def verify_once(self, task: Task, name: str) -> Checked:
+    def verify_once(self, task: Task, name: str) -> Result:
         """As ``verify``, of a point that comes again and that the operator may not leave out. A death is not
         remembered, as it may not happen again.
         """
@@ -73,7 +75,7 @@ class Evaluators(SupervisedWorker):
             self._at_points[key] = checked
         return checked
 
-    def check(self, check: Check) -> list[Checked]:
+    def check(self, check: Check) -> list[Result]:
         """What is found of one variant somewhere."""
         (name,), where, known = check.variants, check.where, None
         variant_id = check.id_of(name)
@@ -94,7 +96,7 @@ class Evaluators(SupervisedWorker):
             found = [structs.replace(one, proof=known) for one in found]
         return found
 
-    def time(self, task: Task) -> dict[str, Timed]:
+    def time(self, task: Task) -> dict[str, Result]:
         """Variant -> its samples, of variants that passed at this point."""
         timed = {timed.variant: timed for timed in self.settle(task)}
         self.timing_s += sum(one.seconds.get("time", 0.0) for one in timed.values())
@@ -114,23 +116,22 @@ class Auditors(SupervisedWorker):
         #: "operator/variant" of what was launched in preparation.
         self._launched: set[str] = set()
 
-    def audit(self, task: Task, timed: Timed) -> Audited:
+    def audit(self, task: Task, timed: Result) -> Result:
         """What the auditor finds of a variant that was timed."""
-        name, launches = timed.variant, timed.metrics.launches
         if self.unable is not None:
-            return Audited(variant=name, no_audit=self.unable)
+            return timed.unaudited(self.unable)
         began = time.monotonic()
         try:
-            (audited,) = self.settle(AuditOf(task.of([name])))
+            (audited,) = self.settle(AuditOf(task, timed))
         except RunError as error:
             self.give_up(str(error))
-            return Audited(variant=name, no_audit=self.unable)
-        audited = structs.replace(audited, seconds={"audit": time.monotonic() - began})
-        counted = audited.counts and audited.counts.cupti_launches
+            return timed.unaudited(self.unable)
+        audited = structs.replace(audited, seconds={"audit": time.monotonic() - began}, process=timed.process)
+        launches, counted = timed.metrics.launches, audited.metrics and audited.metrics.cupti_launches
         if None in (launches, counted) or launches == counted:
             return audited
         message = f"its graph holds {launches} operations, CUPTI saw {counted}"
-        finding = Where(Place.POINT, task.point).finding(Status.MISMATCH, check="same_work", message=message)
+        finding = task.where.finding(Status.MISMATCH, check="same_work", message=message)
         return structs.replace(audited, finding=structs.replace(finding, when="audit"))
 
     def prepare_for(self, task: Task) -> None:

@@ -2,7 +2,7 @@
 
 A worker begins with a Job, and answers Up when its device is up. Then it is sent requests, at last an empty message,
 and answers each with one value; with Fatal where it cannot go on. What it is doing goes through a pipe of its own,
-which only the supervisor reads (``Heartbeat``, ``Checked``).
+which only the supervisor reads (``Heartbeat``, ``Result``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.config.load import LoadedConfig, Measure
-from spec_decode_bench.harness.config.work_items import Answer, Audited, Death, Request, Task, item_kinds
+from spec_decode_bench.harness.config.work_items import Answer, Death, Request, Result, Task, item_kinds
 from spec_decode_bench.harness.records.schema import Calibration, Environment, Where
 
 Role = Literal["evaluate", "audit"]
@@ -44,6 +44,7 @@ class Job:
               audit.
     gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
     host_lock: whether to hold the host's lock while host time is measured (harness/host_lock.py).
+    operators: names of those whose files it imports; None for all.
     rooms:    modules that register what its messages may hold.
     sweep:    of --watch.
     """
@@ -58,6 +59,7 @@ class Job:
     brief: bool = False
     gpu: str | None = None
     host_lock: bool = False
+    operators: tuple[str, ...] | None = None
     rooms: tuple[str, ...] = field(default_factory=lambda: tuple(registry.MODULES))
     sweep: Sweep | None = None
 
@@ -170,7 +172,7 @@ class Prepare(_Message):
     be verifying them; nothing is found.
     """
 
-    answer: ClassVar[Any] = Answer[Audited]
+    answer: ClassVar[Any] = Answer[Result]
 
     task: Task
 
@@ -178,33 +180,34 @@ class Prepare(_Message):
     def variants(self) -> tuple[str, ...]:
         return self.task.variants
 
-    def run(self, owner: Any) -> list[Audited]:
+    def run(self, owner: Any) -> list[Result]:
         return owner.prepare(self.task)
 
 
 class AuditOf(_Message):
-    """Examine the launches of variants at a point under CUPTI."""
+    """Examine the launch of a variant that was timed at a point, under CUPTI, and complete its metrics."""
 
-    answer: ClassVar[Any] = Answer[Audited]
+    answer: ClassVar[Any] = Answer[Result]
 
     task: Task
+    timed: Result
 
     @property
     def variants(self) -> tuple[str, ...]:
-        return self.task.variants
+        return (self.timed.variant,)
 
     def id_of(self, variant: str) -> str:
-        return self.task.id_of(variant)
+        return self.timed.variant_id
 
     def of(self, variants: Collection[str]) -> AuditOf:
-        return AuditOf(self.task.of(variants))
+        return self
 
-    def run(self, owner: Any) -> list[Audited]:
-        return owner.audit(self.task)
+    def run(self, owner: Any) -> list[Result]:
+        return owner.audit(self.task, self.timed)
 
-    def died(self, variant: str, death: Death) -> Audited:
+    def died(self, variant: str, death: Death) -> Result:
         """The first process found nothing wrong with it."""
-        return Audited(variant=variant, no_audit=death.message)
+        return self.timed.unaudited(death.message)
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -23,6 +23,5 @@ with suppress(Exception):  # a worker meets it again, and reports it
     if os.environ.get(DEVICE) != "cpu":
         import_module("spec_decode_bench.harness.session.auditor")
     import_module("spec_decode_bench.harness.session.evaluator")
-    import_module("spec_decode_bench.harness.discover").discover_operators()
     if os.environ.get(DEVICE) == "cuda":
         import_module("triton.compiler")

@@ -14,12 +14,12 @@ import torch
 from msgspec import structs
 
 from spec_decode_bench.harness.checks import Mismatch
-from spec_decode_bench.harness.config.work_items import Task, Timed
+from spec_decode_bench.harness.config.work_items import Result, Task
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.errors import first_line
 from spec_decode_bench.harness.host_lock import lock_of
 from spec_decode_bench.harness.nvtx_ranges import nvtx_range
-from spec_decode_bench.harness.records.schema import Metrics, Place, Where, rounded
+from spec_decode_bench.harness.records.schema import Finding, Metrics, Status, rounded
 from spec_decode_bench.harness.session.messages import Heartbeat, Job
 from spec_decode_bench.harness.timing.cpu_stopwatch import CpuStopwatch
 from spec_decode_bench.harness.timing.rounds import (
@@ -94,7 +94,7 @@ class Sampling:
         #: Of the axes, for NVTX.
         self._values = fixture.operator.values(fixture.point)
 
-    def timed(self, launches: Sequence[tuple[Variant, Callable[[], Any]]]) -> list[Timed]:
+    def timed(self, launches: Sequence[tuple[Variant, Callable[[], Any]]]) -> list[Result]:
         """For the task's ``budget_s`` seconds together: warm up, take interleaved samples, check each once more on
         inputs that nothing has seen before.
 
@@ -118,8 +118,8 @@ class Sampling:
         replayable = {variant.name for variant, _ in launches if "graph_safe" not in variant.waives}
         for name, timing in timings.items():
             began = time.perf_counter()
-            outcome = self._checked(name, timing, new_inputs, name in replayable) or Timed(
-                variant=name, metrics=self._metrics(timing, readings)
+            outcome = self._checked(name, timing, new_inputs, name in replayable) or self._result(
+                name, self._task.where.finding(Status.PASSED), self._metrics(timing, readings)
             )
             seconds = rounded({"time": time_s, "verify": time.perf_counter() - began})
             timed.append(structs.replace(outcome, seconds=seconds))
@@ -127,12 +127,14 @@ class Sampling:
                 break
         return timed
 
-    def _failed(self, variant: str, error: Exception, when: Literal["timing", "after_timing"] | None = None) -> Timed:
-        finding = wrong(Where(Place.POINT, self._task.point), error)
-        return Timed(variant=variant, finding=structs.replace(finding, when=when))
+    def _failed(self, variant: str, error: Exception, when: Literal["timing", "after_timing"] | None = None) -> Result:
+        return self._result(variant, structs.replace(wrong(self._task.where, error), when=when))
 
-    def _is_lost(self, timed: Sequence[Timed]) -> bool:
-        return bool(timed) and timed[-1].finding is not None and is_context_lost(self._job.device)
+    def _result(self, variant: str, finding: Finding, metrics: Metrics | None = None) -> Result:
+        return Result(operator=self._task.operator, variant=variant, finding=finding, metrics=metrics)
+
+    def _is_lost(self, timed: Sequence[Result]) -> bool:
+        return bool(timed) and timed[-1].finding.status.is_bad and is_context_lost(self._job.device)
 
     def _read_clocks(self) -> list[Reading]:
         reading = self._clocks.read() if self._clocks else None
@@ -140,13 +142,13 @@ class Sampling:
 
     def _warmed_up(
         self, launches: Sequence[tuple[Variant, Callable[[], Any]]]
-    ) -> tuple[dict[str, Stopwatch], list[Timed]]:
+    ) -> tuple[dict[str, Stopwatch], list[Result]]:
         """A stopwatch for each variant, and what became of those that could not be prepared."""
         output_probes = [OutputProbe(buffers) for buffers in self._buffers]
         # The estimators were cross-checked by the process that verified.
         stream_rounds = 0 if self._job.brief else STREAM_ROUNDS
         stopwatches: dict[str, Stopwatch] = {}
-        failed: list[Timed] = []
+        failed: list[Result] = []
         for variant, launch in launches:
             name = variant.name
             self._tell(Heartbeat((name,)))
@@ -191,7 +193,7 @@ class Sampling:
             self._tell(Heartbeat(tuple(timings)))
         return timings
 
-    def _checked(self, name: str, timing: CellTimings, batch: int, replayable: bool) -> Timed | None:
+    def _checked(self, name: str, timing: CellTimings, batch: int, replayable: bool) -> Result | None:
         """What is wrong with a variant after its last sample: an error of a sample, or the timed closure or its largest
         graph, if it is replayable, on a batch of inputs that nothing has seen before.
         """

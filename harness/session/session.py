@@ -17,7 +17,7 @@ from msgspec import structs
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis import estimators
-from spec_decode_bench.harness.config.work_items import Check, Checked, Task, WorkItem
+from spec_decode_bench.harness.config.work_items import Check, Result, Task, WorkItem
 from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Calibration, Environment, Header, Segment, rounded
 from spec_decode_bench.harness.session.measure import Auditors, Evaluators, measure
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Load, Loaded, Ready
@@ -104,7 +104,7 @@ class Session:
         self._ready = structs.replace(self.ready, environment=environment, compiled=found.compiled)
         return found
 
-    def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str]) -> Iterator[Checked]:
+    def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str]) -> Iterator[Result]:
         """What is wrong with variants of ``items`` without a proof, before anything is timed. What passed is not
         verified again. until_wrong: variants ("operator/variant") of which one that is wrong means that nothing will be
         timed; without any, nothing is verified first.

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Checked, Task, WorkItem
+from spec_decode_bench.harness.config.work_items import Result, Task, WorkItem
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import differences
 from spec_decode_bench.harness.records.schema import Cell, Environment, Segment
@@ -237,7 +237,7 @@ class SeveralGpus:
         self.environment = structs.replace(ready.environment, notes=(*ready.environment.notes, *notes))
         self.ready = structs.replace(ready, environment=self.environment)
 
-    def verify_first(self, items: Sequence[Task], until_wrong: Collection[str]) -> Iterator[Checked]:
+    def verify_first(self, items: Sequence[Task], until_wrong: Collection[str]) -> Iterator[Result]:
         """Nothing: every GPU verifies what it measures."""
         yield from ()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from spec_decode_bench.harness.config.work_items import Answer, Check, Checked, Death, Request
+from spec_decode_bench.harness.config.work_items import Answer, Check, Death, Request, Result
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Load, Loaded, Ready, Up
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
@@ -47,7 +47,7 @@ class SupervisedWorker:
         self._deaths: dict[str, Deaths] = {}
         self._prepared: Request | None = None
         self._heartbeat: Heartbeat | None = None
-        self._found: list[Checked] = []
+        self._found: list[Result] = []
         self.number, self.most_deaths, self.unattributed_deaths = 0, MAX_DEATHS, 0
         self.on_heartbeat: Callable[[Heartbeat], None] = lambda heartbeat: None
 
@@ -115,8 +115,8 @@ class SupervisedWorker:
             raise WorkerDied(f"the worker process {text}")
         return answer
 
-    def _hear(self, event: Heartbeat | Checked) -> None:
-        if isinstance(event, Checked):
+    def _hear(self, event: Heartbeat | Result) -> None:
+        if isinstance(event, Result):
             self._found.append(event)
         else:
             self._heartbeat = event

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from spec_decode_bench.harness import interpreter, registry
-from spec_decode_bench.harness.config.work_items import Answer, Checked
+from spec_decode_bench.harness.config.work_items import Answer, Result
 from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.session import fork_server
 from spec_decode_bench.harness.session.interrupt import kill_group
@@ -167,7 +167,7 @@ class Worker:
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
 
-    def receive(self, request: Any, hear: Callable[[Heartbeat | Checked], None]) -> Answer:
+    def receive(self, request: Any, hear: Callable[[Heartbeat | Result], None]) -> Answer:
         """The answer to a request that was sent. Raises WorkerDied if the process ends, or is silent for too long.
 
         hear: called with what it says meanwhile.
@@ -218,7 +218,7 @@ class Worker:
 
     def _hear(self, hear: Callable[[Any], None]) -> None:
         try:
-            hear(receive(self._heartbeats, (Heartbeat, Checked)))
+            hear(receive(self._heartbeats, (Heartbeat, Result)))
         except (EOFError, OSError):  # it closed this pipe; the other one says how it ended
             self._open_heartbeats = []
 

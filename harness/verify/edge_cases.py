@@ -8,7 +8,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import Any, Literal
@@ -75,56 +75,6 @@ def cuda_checks() -> DeviceChecks:
     return DeviceChecks(check_alloc_sync, GraphCapture())
 
 
-def check_variant(
-    operator: Operator,
-    variant: Variant,
-    device: str,
-    seed: int,
-    thorough: bool = True,
-    checks: DeviceChecks | None = None,
-    only: EdgeCaseName | None = None,
-    known: dict[Any, Batch] | None = None,
-    announce: Callable[[Where], None] = lambda where: None,
-    calls: int = 0,
-) -> Iterator[Finding]:
-    """One finding for each edge case and each sequence. An exception in the variant is a finding as well.
-
-    Those at which the variant has a known failure are left out, as they may end the process; see known_failure_places.
-
-    Two of the edge cases that the variant takes run once more with buffers that start one element past an aligned
-    address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
-    accesses from some size on only.
-
-    thorough: make the checks that need a device everywhere, with FEW_STEPS replays but at the first edge case and in
-              the first sequence. Otherwise allocations and waits are checked at the first edge case only, and replays
-              in the first sequence only. A torch.compile variant is then left out where it would compile again, as
-              timed points compile what they need; one that would be left out everywhere compiles after all.
-    checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
-    only:     the only one to run, whether the variant has a known failure there or not.
-    known:    of earlier variants of the operator, as in Fixture.
-    announce: called before each of them.
-    calls:    launches at the first edge case, after which one more is compared; not in Triton's interpreter.
-    """
-    if checks is None and device == "cuda":
-        checks = cuda_checks()
-    yield from _VariantChecks(
-        operator,
-        variant,
-        device,
-        seed,
-        device_checks=checks,
-        thorough=thorough,
-        compiles=thorough or COMPILER not in variant.requires,
-        known={} if known is None else known,
-        announce=announce,
-        only=only,
-        calls=calls,
-    ).findings()
-    if thorough:
-        yield from far_rows(operator, variant, device, seed, only, announce)
-        yield from in_place(operator, variant, device, seed, only, announce)
-
-
 def known_failure_places(operator: Operator, variant: Variant) -> list[EdgeCaseName]:
     """The edge cases and sequences at which the variant has a known failure.
 
@@ -160,28 +110,54 @@ def judged_known_failure(finding: Finding) -> Finding:
     return finding
 
 
-@dataclass(frozen=True)
-class _VariantChecks:
-    """The checks of one variant.
+@dataclass
+class EdgeCaseChecks:
+    """Of one variant: a finding for each edge case and each sequence. An exception in the variant is a finding as well.
 
-    compiles: False leaves out a launch for which torch.compile would compile.
-    bytes_at: edge case -> bytes of its inputs and outputs.
+    Those at which the variant has a known failure are left out, as they may end the process; see known_failure_places.
+
+    Two of the edge cases that the variant takes run once more with buffers that start one element past an aligned
+    address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
+    accesses from some size on only.
+
+    thorough: make the checks that need a device everywhere, with FEW_STEPS replays but at the first edge case and in
+              the first sequence, and those of far rows and in place. Otherwise allocations and waits are checked at the
+              first edge case only, and replays in the first sequence only. A torch.compile variant is then left out
+              where it would compile again, as timed points compile what they need; one that would be left out
+              everywhere compiles after all.
+    on_device: how the checks that need a device are made; by default cuda_checks() on a GPU, and not at all elsewhere.
+    only:     the only one to run, whether the variant has a known failure there or not.
+    known:    of earlier variants of the operator, as in Fixture.
+    announce: called before each of them.
+    calls:    launches at the first edge case, after which one more is compared; not in Triton's interpreter.
     """
 
     operator: Operator
     variant: Variant
     device: str
     seed: int
-    device_checks: DeviceChecks | None
-    thorough: bool
-    compiles: bool
-    known: dict[Any, Batch]
-    announce: Callable[[Where], None]
-    only: EdgeCaseName | None
-    calls: int
-    bytes_at: dict[str, int] = field(default_factory=dict)
+    thorough: bool = True
+    on_device: DeviceChecks | None = None
+    only: EdgeCaseName | None = None
+    known: dict[Any, Batch] = field(default_factory=dict)
+    announce: Callable[[Where], None] = lambda where: None
+    calls: int = 0
 
-    def findings(self) -> Iterator[Finding]:
+    def __post_init__(self) -> None:
+        if self.on_device is None and self.device == "cuda":
+            self.on_device = cuda_checks()
+        #: False leaves out a launch for which torch.compile would compile.
+        self._compiles = self.thorough or COMPILER not in self.variant.requires
+        #: Edge case -> bytes of its inputs and outputs.
+        self._bytes_at: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Finding]:
+        yield from self._findings()
+        if self.thorough:
+            yield from self.far_rows()
+            yield from self.in_place()
+
+    def _findings(self) -> Iterator[Finding]:
         left_out, ran = [], False
         for finding in chain(self._edge_cases(), self._sequences()):
             if finding.reason is not None and finding.reason.code is Code.RECOMPILES:
@@ -190,7 +166,8 @@ class _VariantChecks:
                 yield finding
                 ran = ran or finding.status is not Status.SKIPPED
         if left_out and not ran:  # as of a variant that compiles in its launch only
-            yield from replace(self, compiles=True).findings()
+            self._compiles = True
+            yield from self._findings()
         else:
             yield from left_out
 
@@ -211,7 +188,7 @@ class _VariantChecks:
             first = not cases_run
             launches = interpreted.launches
             # Sequences replay graphs too, so unless thorough the first of them is enough, if it is not left out.
-            sequences = operator.sequences and self.compiles
+            sequences = operator.sequences and self._compiles
             replays = STEPS if first and (thorough or not sequences) else few
             calls = self.calls if first else 0
             finding = self._at(case, point, alloc_sync=thorough or first, replays=replays, once=once, calls=calls)
@@ -220,7 +197,7 @@ class _VariantChecks:
             if finding.status is not Status.SKIPPED:
                 cases_run.append((case, point))
         if cases_run and self.only is None:
-            first, largest = cases_run[0], max(cases_run, key=lambda entry: self.bytes_at.get(entry[0].name, 0))
+            first, largest = cases_run[0], max(cases_run, key=lambda entry: self._bytes_at.get(entry[0].name, 0))
             for case, point in [first] if largest is first else [first, largest]:
                 if self._is_wanted(case.name, "unaligned"):
                     yield self._at(case, point, alloc_sync=False, replays=few, shift=1, once=once)
@@ -240,10 +217,62 @@ class _VariantChecks:
                 if finding.status is not Status.SKIPPED:
                     replays = FEW_STEPS if self.thorough else 0
 
+    def far_rows(self) -> Iterator[Finding]:
+        """Launches with an input or an output whose rows lie so far apart that offsets exceed 2^31, at the first edge
+        cases at which their stride is free. Where memory is short there is none.
+        """
+        made: Counter[tuple[str, str]] = Counter()
+        for case, point, where in self._taken("far"):
+            for (argument, tensor), stride in far_strides(self.operator, case, self.seed).items():
+                if made[argument, tensor] == FAR_POINTS:
+                    continue
+                self.announce(where)
+                made[argument, tensor] += 1
+                make = partial(
+                    Fixture,
+                    self.operator,
+                    point,
+                    self.device,
+                    self.seed,
+                    case.edit,
+                    batches=2,
+                    row_strides={tensor: stride} if argument == "row_strides" else {},
+                    output_strides={tensor: stride} if argument == "output_strides" else {},
+                )
+                with most_of_the_memory(self.device):
+                    finding = finding_of(where, partial(_check_far_rows, make, self.variant))
+                if finding.error == torch.OutOfMemoryError.__name__:
+                    return
+                yield finding
+
+    def in_place(self) -> Iterator[Finding]:
+        """A launch at every edge case with one array as input and output where the operator's engine has one. Where
+        Triton's interpreter or torch.compile needs seconds, at the first edge case of each choice of such arrays.
+        """
+        interpreted, first, made = launch_counter(), launch_counter().launches, set()
+        for case, point, where in self._taken("in_place"):
+            if not self.operator.in_place(point):
+                continue
+            fixture = Fixture(self.operator, point, self.device, self.seed, case.edit, batches=2, in_place=True)
+            shared = frozenset(fixture.shared)
+            slow = self.variant.is_slow_to_verify or interpreted.launches > first
+            if not shared or (slow and shared in made):
+                continue
+            self.announce(where)
+            made.add(shared)
+            yield finding_of(where, partial(_check_in_place, fixture, self.variant))
+
+    def _taken(self, buffers: Buffers) -> Iterator[tuple[EdgeCase, Point, Where]]:
+        """The edge cases that the variant takes, and that are wanted in such buffers."""
+        for case in self.operator.edge_cases:
+            point, where = self.operator.complete(case.point), _edge_case(case.name, buffers)
+            if self._is_wanted(case.name, buffers) and skipped(where, self.variant, [point]) is None:
+                yield case, point, where
+
     def _is_wanted(self, name: str, buffers: Buffers | None = None) -> bool:
-        return (
-            self.variant.known_failure_at(name, buffers) is None if self.only is None else self.only == (name, buffers)
-        )
+        if self.only is not None:
+            return self.only == (name, buffers)
+        return not any(self.variant.known_failure_at(name, how) for how in (None, buffers))
 
     def _at(
         self,
@@ -266,15 +295,15 @@ class _VariantChecks:
                 passed_checks=passed_checks,
                 known=self.known,
             )
-            self.bytes_at[case.name] = fixture.nbytes
+            self._bytes_at[case.name] = fixture.nbytes
             launch = verify_cell(fixture, self.variant, once, again=True)
             with unchanged_process(self.device):
                 if calls and not once:
                     verify_again(fixture, launch, calls)
-                if self.device_checks and alloc_sync:
-                    passed_checks |= self.device_checks.alloc_sync(self.variant, launch)
+                if self.on_device and alloc_sync:
+                    passed_checks |= self.on_device.alloc_sync(self.variant, launch)
                 if replays and self._has_graph:
-                    check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture, replays)
+                    check_replays([BoundLaunch(fixture, launch)], self.on_device.capture, replays)
 
         return self._finding(_edge_case(case.name, "unaligned" if shift else None), check)
 
@@ -284,7 +313,7 @@ class _VariantChecks:
             with unchanged_process(self.device):
                 verify_sequence(*of, passed_checks, self.known)
                 if replays and self._has_graph:
-                    replay_sequence(*of, self.device_checks.capture, passed_checks, self.known, replays)
+                    replay_sequence(*of, self.on_device.capture, passed_checks, self.known, replays)
 
         return self._finding(where, check)
 
@@ -292,14 +321,14 @@ class _VariantChecks:
         self.announce(where)
 
         def within(passed_checks: set[str]) -> None:
-            with nullcontext() if self.compiles else no_recompilation():
+            with nullcontext() if self._compiles else no_recompilation():
                 check(passed_checks)
 
         return finding_of(where, within)
 
     @property
     def _has_graph(self) -> bool:
-        return self.device_checks is not None and "graph_safe" not in self.variant.waives
+        return self.on_device is not None and "graph_safe" not in self.variant.waives
 
 
 @contextmanager
@@ -324,7 +353,7 @@ def far_strides(operator: Operator, case: EdgeCase, seed: int) -> dict[tuple[str
     take wide accesses by that.
     """
     point = operator.complete(case.point)
-    inputs, outputs = operator.make_inputs(point, seed), operator.make_outputs(point)
+    inputs, outputs = operator.make_inputs(point, seed), operator.outputs.empty(point)
     views, tensors = operator.views(point, outputs), {}
     for input_field in dataclasses.fields(inputs):
         tensor = getattr(inputs, input_field.name)
@@ -343,47 +372,6 @@ def far_strides(operator: Operator, case: EdgeCase, seed: int) -> dict[tuple[str
     return {key: stride for key, stride in strides.items() if stride < 2**31}  # no variant promises to take more
 
 
-def far_rows(
-    operator: Operator,
-    variant: Variant,
-    device: str,
-    seed: int,
-    only: EdgeCaseName | None = None,
-    announce: Callable[[Where], None] = lambda where: None,
-) -> Iterator[Finding]:
-    """Launches with an input or an output whose rows lie so far apart that offsets exceed 2^31, at the first edge cases
-    at which their stride is free. Where memory is short there is none.
-    """
-    made: Counter[tuple[str, str]] = Counter()
-    for case in operator.edge_cases:
-        point = operator.complete(case.point)
-        where = _edge_case(case.name, "far")
-        limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "far")
-        if (limited if only is None else only != (case.name, "far")) or skipped(where, variant, [point]):
-            continue
-        for (argument, tensor), stride in far_strides(operator, case, seed).items():
-            if made[argument, tensor] == FAR_POINTS:
-                continue
-            announce(where)
-            made[argument, tensor] += 1
-            make = partial(
-                Fixture,
-                operator,
-                point,
-                device,
-                seed,
-                case.edit,
-                batches=2,
-                row_strides={tensor: stride} if argument == "row_strides" else {},
-                output_strides={tensor: stride} if argument == "output_strides" else {},
-            )
-            with most_of_the_memory(device):
-                finding = finding_of(where, partial(_check_far_rows, make, variant))
-            if finding.error == torch.OutOfMemoryError.__name__:
-                return
-            yield finding
-
-
 def _check_far_rows(make: Callable[[], Fixture], variant: Variant, _: set[str]) -> None:
     """Raises OutOfMemoryError where inputs and outputs do not fit, or what the variant allocates."""
     try:
@@ -391,36 +379,6 @@ def _check_far_rows(make: Callable[[], Fixture], variant: Variant, _: set[str]) 
     except (RuntimeError, MemoryError):
         raise torch.OutOfMemoryError from None
     verify_cell(fixture, variant, once=True)
-
-
-def in_place(
-    operator: Operator,
-    variant: Variant,
-    device: str,
-    seed: int,
-    only: EdgeCaseName | None = None,
-    announce: Callable[[Where], None] = lambda where: None,
-) -> Iterator[Finding]:
-    """A launch at every edge case with one array as input and output where the operator's engine has one. Where
-    Triton's interpreter or torch.compile needs seconds, at the first edge case of each choice of such arrays.
-    """
-    interpreted, first, made = launch_counter(), launch_counter().launches, set()
-    for case in operator.edge_cases:
-        point = operator.complete(case.point)
-        where = _edge_case(case.name, "in_place")
-        limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "in_place")
-        if (limited if only is None else only != (case.name, "in_place")) or skipped(where, variant, [point]):
-            continue
-        if not operator.in_place(point):
-            continue
-        fixture = Fixture(operator, point, device, seed, case.edit, batches=2, in_place=True)
-        shared = frozenset(fixture.shared)
-        slow = variant.is_slow_to_verify or interpreted.launches > first
-        if not shared or (slow and shared in made):
-            continue
-        announce(where)
-        made.add(shared)
-        yield finding_of(where, partial(_check_in_place, fixture, variant))
 
 
 def _check_in_place(fixture: Fixture, variant: Variant, passed_checks: set[str]) -> None:

@@ -131,7 +131,7 @@ class Fixture:
         self.operator, self.point, self.device, self.seed = operator, point, device, seed
         self.passed_checks = set() if passed_checks is None else passed_checks
         arena = None if placement is None else Arena(device, placement)
-        made = operator.make_outputs(point) if outputs is None else outputs.view
+        made = operator.outputs.empty(point) if outputs is None else outputs.view
         hosts = {field.name for field in dataclasses.fields(made) if field.metadata.get("host")}
         self._devices = {name: torch.device("cpu" if name in hosts else device) for name in tensors_of(made)}
         known = {} if known is None else known
@@ -462,7 +462,7 @@ def verify_sequence(
 
     known: as in Fixture. Raises Mismatch.
     """
-    outputs = Guard(operator.make_outputs(points[0]), device)
+    outputs = Guard(operator.outputs.empty(points[0]), device)
     outputs.poison(POISONS[0])
     for step, point in enumerate(points):
         fixture = Fixture(

@@ -58,7 +58,7 @@ def test_blocks_of_a_cache_lie_beyond_32_bits(room, stride):
     far = far.as_strided(cache.shape, (stride, *cache.stride()[1:]), WRAP_OF_WORDS).copy_(cache)
     expected = gather.reference(point, near)
     for variant in healthy("k_quant_gather"):
-        out = on_device(gather.make_outputs(point))
+        out = on_device(gather.outputs.empty(point))
         variant.setup(point, on_device(near, kv_cache=far), out)()
         for name, value in gather.views(point, out).items():
             assert torch.equal(value.cpu(), expected[name].value[: point.chunk_tokens]), (variant.id, name)
@@ -83,7 +83,7 @@ def test_slots_of_a_pool_lie_beyond_32_bits(room):
         for name, pool in whole.items():
             pool[:, -held:] = getattr(near, name).to(DEVICE)
         variant.setup(
-            point, on_device(near, block_table=table, **whole), on_device(copy.make_outputs(point), **whole)
+            point, on_device(near, block_table=table, **whole), on_device(copy.outputs.empty(point), **whole)
         )()
         for name, pool in whole.items():
             want = torch.where(expected[name].untouched, getattr(near, name), expected[name].value)
@@ -99,7 +99,7 @@ def test_histories_of_slots_lie_beyond_32_bits(room):
     whole = room(WRAP + 5 * far.history_len, torch.int32)[WRAP:].view(5, far.history_len)
     for variant in healthy("post_update"):
         whole[:, : near.history_len] = -1
-        variant.setup(far, on_device(x), on_device(update.make_outputs(near), all_token_ids_device=whole))()
+        variant.setup(far, on_device(x), on_device(update.outputs.empty(near), all_token_ids_device=whole))()
         want = torch.where(expected.untouched, -1, expected.value)
         assert torch.equal(whole[:, : near.history_len].cpu(), want), variant.id
 
@@ -121,7 +121,7 @@ def test_rows_of_gathered_tables_lie_beyond_32_bits(room):
     for variant in healthy("gather_block_tables"):
         if variant.folder == "baselines":
             continue  # chains copy whole rows
-        out = gather_tables.make_outputs(near)
+        out = gather_tables.outputs.empty(near)
         variant.setup(far, on_device(x, tables=source, **layout), on_device(out, block_tables=target))()
         parts = (slots.group_tables(near, flat) for flat in (expected.value, expected.may_keep))
         for wide, value, may_keep in zip(slots.group_tables(far, target), *parts, strict=True):

@@ -43,7 +43,7 @@ class Metadata:
         point = point_of(operator, traffic, cache_mode=mode)
         self.x, self.out, self.mode = (
             on_device(operator.make_inputs(point, 0)),
-            on_device(operator.make_outputs(point)),
+            on_device(operator.outputs.empty(point)),
             mode,
         )
         for buffer in vars(self.out).values():
@@ -83,7 +83,7 @@ class Gather:
     def __init__(self, variant, traffic: Traffic) -> None:
         operator = mamba_state_gather.operator
         point = point_of(operator, traffic, num_layers=2)
-        self.x, self.out = on_device(operator.make_inputs(point, 0)), on_device(operator.make_outputs(point))
+        self.x, self.out = on_device(operator.make_inputs(point, 0)), on_device(operator.outputs.empty(point))
         self.launch, self.block_size = variant.setup(point, self.x, self.out), traffic.block_size
 
     def __call__(self, rows):
@@ -204,7 +204,7 @@ def run_align(
             "phase": phase,
         }
         point = point_of(operator, traffic, **axes)
-        x, out = on_device(operator.make_inputs(point, 0)), on_device(operator.make_outputs(point))
+        x, out = on_device(operator.make_inputs(point, 0)), on_device(operator.outputs.empty(point))
         x, out = type(x)(**vars(x) | pools), type(out)(**vars(out) | pools)
         phases[phase] = (x, out, copy_variant.setup(point, x, out))
 

@@ -13,7 +13,7 @@ from spec_decode_bench.baselines.decode_flatten.operator import operator as flat
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.baselines.workloads import torch_compile
 from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.verify.edge_cases import check_variant
+from spec_decode_bench.harness.verify.edge_cases import EdgeCaseChecks
 from tests.runnable import defective, healthy
 from tests.tier import FULL, full
 
@@ -68,7 +68,7 @@ def known(operator):
 
 def passes(variant, device, only=None):
     operator, batches = CATALOG.operators[variant.operator], known(variant.operator)
-    findings = list(check_variant(operator, variant, device, seed=11, only=only, known=batches))
+    findings = list(EdgeCaseChecks(operator, variant, device, seed=11, only=only, known=batches))
     assert [f for f in findings if f.status not in ("passed", "skipped")] == []
     assert any(f.status == "passed" for f in findings)
 
@@ -105,7 +105,7 @@ def test_what_inductor_makes_for_a_cpu_passes_the_first_edge_case(variant, devic
 def test_historic_defect_is_rejected(variant, device):
     """Up to the first point that does so by the expected check."""
     check, findings = REJECTED_BY.get(variant.id, "exact"), []
-    for finding in check_variant(CATALOG.operators[variant.operator], variant, device, seed=11):
+    for finding in EdgeCaseChecks(CATALOG.operators[variant.operator], variant, device, seed=11):
         findings.append(finding)
         if (finding.status, finding.check) == ("mismatch", check):
             break

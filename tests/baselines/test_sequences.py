@@ -7,7 +7,7 @@ from spec_decode_bench.baselines.mamba_spec_metadata import operator as mamba_sp
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.contract import Variant
 from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.verify.edge_cases import DeviceChecks, check_variant
+from spec_decode_bench.harness.verify.edge_cases import DeviceChecks, EdgeCaseChecks
 from spec_decode_bench.harness.verify.equality import required
 from spec_decode_bench.harness.verify.graph_replay import replay_sequence
 
@@ -176,7 +176,7 @@ def test_every_sequence_rejects_it_and_the_first_one_before_a_timed_run(name, bu
     checks = DeviceChecks(lambda variant, launch: set(), capture)
     timed = {
         f.name: f.check
-        for f in check_variant(operator, variant, "cpu", 11, thorough=False, checks=checks)
+        for f in EdgeCaseChecks(operator, variant, "cpu", 11, thorough=False, on_device=checks)
         if f.status == "mismatch"
     }
     assert timed == {next(iter(operator.sequences)): "graph_safe"}

@@ -5,7 +5,7 @@ import torch
 
 from spec_decode_bench.baselines.step_inputs.operator import operator
 from spec_decode_bench.harness.discover import discover
-from spec_decode_bench.harness.verify.edge_cases import check_variant
+from spec_decode_bench.harness.verify.edge_cases import EdgeCaseChecks
 from tests.baselines.random_batches import drawn
 
 
@@ -54,5 +54,5 @@ def test_lengths_of_unused_slots_stay_within_int32():
     process. At this seed row 2, a chunk, reads an unused slot.
     """
     defect = discover().find("step_inputs", "row_for_slot")
-    (finding,) = check_variant(operator, defect, "cpu", 1, thorough=False, only=("a chunk of 2050 tokens", None))
+    (finding,) = EdgeCaseChecks(operator, defect, "cpu", 1, thorough=False, only=("a chunk of 2050 tokens", None))
     assert (finding.status, finding.check) == ("mismatch", "exact")

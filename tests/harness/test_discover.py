@@ -10,7 +10,7 @@ import pytest
 
 from spec_decode_bench import bench
 from spec_decode_bench.harness.contract import COMPILER, GPU, Variant
-from spec_decode_bench.harness.discover import DiscoveryError, discover, import_file, unavailable
+from spec_decode_bench.harness.discover import DiscoveryError, discover, import_file, operator_names, unavailable
 from spec_decode_bench.harness.import_by_content import ROOT
 from spec_decode_bench.harness.records.sentences import of_reason
 
@@ -66,6 +66,23 @@ def test_a_file_may_define_an_operator(tmp_path):
         [file(tmp_path, f"from spec_decode_bench.baselines.decode_native import operator as decode_native\n{OPERATOR}")]
     )
     assert [v.id for v in catalog.of("tiny")] == ["tiny/in_operator"]
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_one_operator_alone_has_the_variants_and_consumers_that_it_has_among_all(name):
+    alone, among_all = discover(operators=[name]), discover()
+    assert alone.variants == among_all.of(name)
+    assert alone.consumers == [one for one in among_all.consumers if one.operator == name]
+    assert alone.broken == {}
+
+
+def test_files_bring_the_operators_of_their_variants(tmp_path):
+    text = f"{HEAD}@variant('decode_native')\ndef flat_view{BODY}"  # the name of one that is there
+    with pytest.raises(DiscoveryError, match="decode_native/flat_view is defined already"):
+        discover([file(tmp_path, text)], operators=["decode_flatten"])
+    catalog = discover([file(tmp_path, text.replace("flat_view", "mine"))], operators=["decode_flatten"])
+    assert list(catalog.operators) == ["decode_flatten", "decode_native"]
+    assert catalog.variants[-1].id == "decode_native/mine"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from spec_decode_bench.harness.discover import discover, unavailable
 from spec_decode_bench.harness.engine_launch import EngineLaunch
 from spec_decode_bench.harness.packages import file_in
 from spec_decode_bench.harness.records.schema import Status
-from spec_decode_bench.harness.verify.edge_cases import in_place
+from spec_decode_bench.harness.verify.edge_cases import EdgeCaseChecks
 from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.upstream import (
     _vllm,
@@ -94,7 +94,9 @@ def test_state_is_put_back_before_each_call_and_not_where_it_is_one_array(engine
     for _ in range(3):
         fixture.check(launch, 0, None)
     assert isinstance(launch, EngineLaunch)
-    assert {f.status for f in in_place(discover().operators["post_update"], variant, DEVICE, 0)} == {Status.PASSED}
+    assert {f.status for f in EdgeCaseChecks(discover().operators["post_update"], variant, DEVICE, 0).in_place()} == {
+        Status.PASSED
+    }
     x, out = fixture.inputs.view, fixture.outputs.view
     assert _vllm.state_of_slots(x.idx_mapping, x.total_len, x.total_len) is None
     assert _vllm.state_of_slots(x.idx_mapping, x.total_len, out.total_len) is not None
@@ -136,7 +138,7 @@ def test_vllms_own_kernels_and_functions(variant):
     if reason := unavailable(variant, DEVICE):
         pytest.skip(f"needs {reason.detail}")
     check(variant, few(edge_cases(variant.operator), 6))
-    findings = list(in_place(discover().operators[variant.operator], variant, DEVICE, 0))
+    findings = list(EdgeCaseChecks(discover().operators[variant.operator], variant, DEVICE, 0).in_place())
     assert {finding.status for finding in findings} <= {Status.PASSED}, findings
 
 

@@ -86,7 +86,7 @@ def points_of(operator, variant):
 
 
 def codes_at(recorder, operator, variant, point, edit=None):
-    inputs, outputs = operator.make_inputs(point, 0), operator.make_outputs(point)
+    inputs, outputs = operator.make_inputs(point, 0), operator.outputs.empty(point)
     if edit is not None:
         edit(inputs)
     launch = variant.setup(point, Guard(inputs, "cpu").view, Guard(outputs, "cpu").view)

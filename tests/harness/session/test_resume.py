@@ -6,10 +6,10 @@ import pytest
 
 from spec_decode_bench.harness.command.reading import chosen_runs
 from spec_decode_bench.harness.config.sweep import task_of
-from spec_decode_bench.harness.config.work_items import Check, Timed
+from spec_decode_bench.harness.config.work_items import Check, Result
 from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.records.file import Writer, read_run
-from spec_decode_bench.harness.records.schema import Cell, Metrics, RecordError, Segment
+from spec_decode_bench.harness.records.schema import Cell, Metrics, RecordError, Segment, Status
 from spec_decode_bench.harness.session.measure import measure
 from spec_decode_bench.harness.session.messages import Ready
 from spec_decode_bench.harness.session.sources import source_hashes
@@ -42,7 +42,8 @@ def bench(tmp_path, monkeypatch):
                 return
             for name in request.variants:
                 metrics = Metrics(bytes_moved=1, cpu_us=[1.0, 1.1, 1.2, 1.1, 1.0], rounds=5)
-                yield Timed(variant=name, metrics=metrics)
+                finding = request.where.finding(Status.PASSED)
+                yield Result(operator=request.operator, variant=name, finding=finding, metrics=metrics)
 
         def interrupted(*of):
             for cell in measure(*of):

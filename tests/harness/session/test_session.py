@@ -9,10 +9,10 @@ from msgspec import structs
 from spec_decode_bench.decode_loop.items import LoopItem
 from spec_decode_bench.decode_loop.planning import plan_loops
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
-from spec_decode_bench.harness.config.work_items import Audited, Check, Checked, EdgeCases, Named, Task, Timed, keys_of
-from spec_decode_bench.harness.records.schema import AuditCounts, Finding, Place, Proof, Status, Where
+from spec_decode_bench.harness.config.work_items import Check, EdgeCases, Named, Result, Task, keys_of
+from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.records.sentences import ending
-from spec_decode_bench.harness.session.messages import AuditReady, Fatal, Heartbeat, Job, Prepare, Ready
+from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Prepare, Ready
 from spec_decode_bench.harness.session.session import RunError, Session
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS
 from spec_decode_bench.harness.session.worker import WorkerDied
@@ -89,7 +89,7 @@ def test_every_planned_cell_is_yielded_once_whatever_a_worker_answers(fault):
 
     def script(request):
         for event in evaluator()(request):
-            wrong_here = isinstance(event, Timed) and event.variant == "b"
+            wrong_here = isinstance(request, Task) and getattr(event, "variant", "") == "b"
             if not wrong_here or not next(faults, False):
                 yield event
             elif fault == "twice":
@@ -153,7 +153,7 @@ def test_a_death_in_verification_rejects_the_variant_and_names_the_place(limited
         if request.variants == ("dies",):
             yield Heartbeat(("dies",), Where(Place.EDGE_CASE, "B = 1"))
             fine = Finding(status=Status.PASSED, place=Place.EDGE_CASE, name="B = 1")
-            yield Checked(operator="o", variant="dies", finding=fine)
+            yield Result(operator="o", variant="dies", finding=fine)
             yield Heartbeat(("dies",), Where(Place.SEQUENCE, "shrinks"))
             yield DIED
 
@@ -187,9 +187,9 @@ def test_edge_cases_run_once_in_a_session_also_where_its_process_died():
             return
         if not where.passed and where.rejected is None:
             found = {"status": Status.MISMATCH, "check": "exact"} if name == "wrong" else {"status": Status.PASSED}
-            yield Checked(operator="o", variant=name, finding=Finding(**EDGE, **found))
+            yield Result(operator="o", variant=name, finding=Finding(**EDGE, **found))
         if name == "wrong":
-            yield from [Checked(operator="o", variant=name, finding=where.rejected)] if where.rejected else []
+            yield from [Result(operator="o", variant=name, finding=where.rejected)] if where.rejected else []
             return
         yield checked(request)
 
@@ -207,8 +207,8 @@ def test_edge_cases_run_once_in_a_session_also_where_its_process_died():
 def test_the_seconds_of_a_cell_are_those_of_its_answers():
     def script(request):
         for event in evaluator()(request):
-            own = {Checked: {"compile": 1.0, "verify": 2.0}, Timed: {"time": 3.0, "verify": 0.5}}.get(type(event))
-            yield structs.replace(event, seconds=own) if own else event
+            own = {Check: {"compile": 1.0, "verify": 2.0}, Task: {"time": 3.0, "verify": 0.5}}[type(request)]
+            yield structs.replace(event, seconds=own) if isinstance(event, Result) else event
 
     _, (cell,), _ = drive(FakeWorkers(script), items(names="a"))
     assert cell.seconds == {"compile": 1.0, "verify": 2.5, "time": 3.0}
@@ -274,7 +274,7 @@ def rejects(*wrong, dies=()):
             yield from (Heartbeat((name,)), WorkerDied(KILLED))
         elif name in wrong:
             finding = Finding(**EDGE, status=Status.MISMATCH, check="exact")
-            yield Checked(operator="o", variant=name, finding=finding)
+            yield Result(operator="o", variant=name, finding=finding)
         else:
             yield checked(request)
 
@@ -367,9 +367,12 @@ def with_auditor(script, answers=(AUDIT_READY,), launches=None):
 
 
 def counts_launches(count):
-    return lambda request: [
-        Audited(variant=name, counts=AuditCounts(cupti_launches=count)) for name in request.variants
-    ]
+    def script(request):
+        if isinstance(request, AuditOf):
+            metrics = structs.replace(request.timed.metrics, cupti_launches=count)
+            yield structs.replace(request.timed, metrics=metrics)
+
+    return script
 
 
 @pytest.mark.parametrize(

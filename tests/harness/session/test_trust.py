@@ -95,7 +95,7 @@ def test_only_what_passed_wherever_it_ran_is_believed():
 
 def test_the_evaluator_runs_no_edge_case_and_still_rejects_a_wrong_result(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(MINE.format(line=""))  # it writes nothing
-    monkeypatch.setattr(evaluator, "check_variant", lambda *_, **__: pytest.fail("an edge case was run"))
+    monkeypatch.setattr(evaluator, "EdgeCaseChecks", lambda *_, **__: pytest.fail("an edge case was run"))
     measure = Measure(max_rounds=3, min_rounds=3)
     owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "mine.py"),), 0, measure, timed=True))
     operator = owner.catalog.operators["decode_native"]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import AtPoint, Check, Checked
+from spec_decode_bench.harness.config.work_items import AtPoint, Check, Result
 from spec_decode_bench.harness.session import worker
 from spec_decode_bench.harness.session.messages import Fatal, Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.worker import Worker, WorkerDied, WorkerSilent
@@ -55,7 +55,7 @@ def test_a_worker_answers_and_ends_when_it_is_asked_to(start):
     told = []
     for _ in range(2):
         assert [outcome.variant for outcome in ask(one, "fine", told.append).outcomes] == ["fine"]
-    assert [type(event) for event in told] == [Heartbeat, Checked] * 2
+    assert [type(event) for event in told] == [Heartbeat, Result] * 2
     began = time.monotonic()
     one.close(wait_s=60)
     assert time.monotonic() - began < 60, "it was killed"
@@ -71,7 +71,7 @@ def test_whatever_ends_a_worker_is_one_sentence(name, start, monkeypatch, capfd)
     with pytest.raises(WorkerDied) as died:
         ask(one, name, told.append)
     assert told[0] == Heartbeat((name,)), "what it tells arrives before its end"
-    assert isinstance(told[1], Checked)
+    assert isinstance(told[1], Result)
     assert str(died.value).startswith(ENDS[name])
     assert "\n" not in str(died.value)
     assert isinstance(died.value, WorkerSilent) == (name == "hangs")

@@ -24,10 +24,11 @@ from spec_decode_bench.harness.analysis.estimators import (
 from spec_decode_bench.harness.analysis.stats import copy_bound_curve, copy_bound_us, samples, slopes
 from spec_decode_bench.harness.checks import Mismatch
 from spec_decode_bench.harness.config.load import Measure
-from spec_decode_bench.harness.config.work_items import Checked
+from spec_decode_bench.harness.config.work_items import Result
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
 from spec_decode_bench.harness.records.file import read_run
+from spec_decode_bench.harness.records.schema import Metrics, Status
 from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session.auditor import BLOCKED, Auditor
 from spec_decode_bench.harness.session.evaluator import Evaluator
@@ -44,7 +45,7 @@ from spec_decode_bench.harness.timing.environment import ROOT
 from spec_decode_bench.harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
 from spec_decode_bench.harness.timing.rounds import PlacedLaunch
 from spec_decode_bench.harness.verify import edge_cases
-from spec_decode_bench.harness.verify.edge_cases import check_variant as prove_variant
+from spec_decode_bench.harness.verify.edge_cases import EdgeCaseChecks
 from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
@@ -288,7 +289,7 @@ def made_variant(setup):
     ],
 )
 def test_an_unsound_launch_is_rejected_and_a_graph_of_a_sound_one_replays_200_steps(setup, check, words, gpu):
-    found = list(prove_variant(native, made_variant(setup), "cuda", seed=5, thorough=False))
+    found = list(EdgeCaseChecks(native, made_variant(setup), "cuda", seed=5, thorough=False))
     if check is None:
         assert {one.status for one in found} == {"passed", "skipped"}
         assert frozenset().union(*(one.passed_checks for one in found)) >= {"graph_safe", "no_sync", "exact"}
@@ -412,7 +413,11 @@ def started(process):
 def answers(owner, *names, point=POINT):
     """Cells of an Evaluator; of an Auditor what it found."""
     task = factory.item(native, dict(point), names, budget_s=100.0)
-    return owner.audit(task) if isinstance(owner, Auditor) else list(measured(owner, task).values())
+    if isinstance(owner, Evaluator):
+        return list(measured(owner, task).values())
+    finding, metrics = task.where.finding(Status.PASSED), Metrics(bytes_moved=0)
+    timed = (Result(operator=native.name, variant=name, finding=finding, metrics=metrics) for name in names)
+    return [found for one in timed for found in owner.audit(task, one)]
 
 
 @pytest.fixture(scope="module")
@@ -454,7 +459,7 @@ def on_an_h200():
 
 @pytest.mark.parametrize(("name", "nodes"), [*zip(HONEST, (4, 5, 2), strict=True)])
 def test_an_honest_variant_is_timed_and_counted_as_on_an_h200(name, nodes, timed, on_an_h200):
-    cell, counts, real = timed.cells[name], timed.audited[name].counts, on_an_h200[name]
+    cell, counts, real = timed.cells[name], timed.audited[name].metrics, on_an_h200[name]
     assert (cell.status, ending(cell), cell.metrics.stopped) == ("passed", None, "settled")
     assert samples(cell.metrics, "gpu_us") == pytest.approx([nodes * (0.4 + 0.9)] * cell.metrics.rounds)
     assert cell.metrics.host_us == pytest.approx([2.0 * nodes] * cell.metrics.rounds, abs=0.1)
@@ -466,7 +471,7 @@ def test_an_honest_variant_is_timed_and_counted_as_on_an_h200(name, nodes, timed
     assert real.launches == nodes
     for counted in ("cupti_launches", "eager_launches", "allocations", "synchronizations", "memcpys"):
         assert getattr(counts, counted) == getattr(real, counted)
-    metrics = msgspec.structs.replace(cell.metrics, **msgspec.structs.asdict(counts))
+    metrics = msgspec.structs.replace(cell.metrics, cupti_us=counts.cupti_us)
     assert all(getattr(metrics, estimator.field) for estimator in ESTIMATORS)
     found = estimates(metrics, _with_cupti(timed.ready.calibration, timed.audit_ready))
     assert dict(found.others) == pytest.approx(dict.fromkeys((QUEUED_EVENTS, CUPTI), found.gpu_us), abs=0.002)
@@ -524,7 +529,7 @@ def test_a_variant_that_loses_the_context_is_told_apart(name, beside, gpu, short
     task = factory.item(native, dict(POINT), (name, "flat_view"), budget_s=1.0)
     with pytest.raises(WorkerDied, match="the CUDA context was lost"):
         list(measure(task if beside else task.of([name]), worker, None))
-    found = [one for one in worker._worker.told if isinstance(one, Checked) and one.finding.status.is_bad]
+    found = [one for one in worker._worker.told if isinstance(one, Result) and one.finding.status.is_bad]
     assert [one.variant for one in found] == ([name] if beside else [])
     assert all("illegal memory access" in one.finding.message for one in found)
 
@@ -657,7 +662,7 @@ def test_the_auditor_leaves_out_what_is_the_suites_own(gpu, monkeypatch):
     auditor = started(Auditor(job()))
     variants = {setup.__name__: made_variant(setup) for setup in (chain_clamp, beside_own_launches)}
     monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: variants[name])
-    alone, beside = (msgspec.structs.asdict(one.counts) for one in answers(auditor, *variants))
+    alone, beside = (msgspec.structs.asdict(one.metrics) for one in answers(auditor, *variants))
     assert beside.pop(CUPTI.field) == pytest.approx(alone.pop(CUPTI.field), abs=0.002)
     assert beside == alone
     assert alone["memcpys"] == {"DtoD": 1}

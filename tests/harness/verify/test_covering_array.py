@@ -13,7 +13,7 @@ from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.tensors import I32, Tensors, tensors
 from spec_decode_bench.harness.verify import covering_array as arrays
 from spec_decode_bench.harness.verify.covering_array import MOST_BYTES, classes_of, covering_array, fixture_of
-from spec_decode_bench.harness.verify.edge_cases import check_variant
+from spec_decode_bench.harness.verify.edge_cases import EdgeCaseChecks
 from spec_decode_bench.harness.verify.fixture import verify_cell
 from spec_decode_bench.harness.verify.points import PointSearch
 from tests.arrays import array_of
@@ -168,7 +168,7 @@ def test_fused_variants_pass_a_sample(variant):
 def test_a_flaw_at_size_passes_all_edge_cases_and_fails_in_the_array(mutant):
     variant = mutant.variant
     operator = CATALOG.operators[variant.operator]
-    findings = list(check_variant(operator, variant, DEVICE, SEED))
+    findings = list(EdgeCaseChecks(operator, variant, DEVICE, SEED))
     assert {finding.status for finding in findings} <= {"passed", "skipped"}
     assert any(finding.status == "passed" for finding in findings)
     assert any(_is_rejected(operator, variant, point) for point in points_of(operator.name) if not variant.skip(point))

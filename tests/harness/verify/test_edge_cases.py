@@ -18,9 +18,8 @@ from spec_decode_bench.harness.contract import COMPILER, in_buffers
 from spec_decode_bench.harness.records.schema import Finding, Place, Status
 from spec_decode_bench.harness.verify.edge_cases import (
     DeviceChecks,
+    EdgeCaseChecks,
     check_results,
-    check_variant,
-    far_rows,
     is_unverified,
     judged_known_failure,
     known_failure_places,
@@ -40,7 +39,7 @@ def results_of(setup, device="cpu", waives=(), **checks):
     """(check -> result, findings); with ``checks`` as if there were a device."""
     variant = as_variant(setup, waives)
     device_checks = DeviceChecks(**checks) if checks else None
-    findings = list(check_variant(native, variant, "cpu", seed=5, checks=device_checks))
+    findings = list(EdgeCaseChecks(native, variant, "cpu", seed=5, on_device=device_checks))
     return dict(check_results(variant, findings, device)), findings
 
 
@@ -81,8 +80,8 @@ def test_with_a_device_everything_is_tested_but_what_is_waived_or_needs_timing()
 def test_a_run_checks_replays_once_and_verify_everywhere():
     few, many = Replays(), Replays()
     variant = as_variant(chain_clamp)
-    list(check_variant(native, variant, "cpu", 5, thorough=False, checks=DeviceChecks(no_alloc_no_sync, few)))
-    list(check_variant(native, variant, "cpu", 5, thorough=True, checks=DeviceChecks(no_alloc_no_sync, many)))
+    list(EdgeCaseChecks(native, variant, "cpu", 5, thorough=False, on_device=DeviceChecks(no_alloc_no_sync, few)))
+    list(EdgeCaseChecks(native, variant, "cpu", 5, thorough=True, on_device=DeviceChecks(no_alloc_no_sync, many)))
     assert few.graphs == 2  # one sequence of two sizes
     assert many.graphs > 15
 
@@ -131,7 +130,7 @@ def test_a_variant_that_never_ran_has_no_results():
 def test_a_skip_that_raises_at_a_edge_case_fails_there_and_the_others_are_checked(catalog):
     chain = catalog.find("decode_native", "chain_clamp")
     picky = dataclasses.replace(chain, skip=lambda point: 1 // 0 if point.batch_size > 1 else None)
-    findings = list(check_variant(catalog.operators["decode_native"], picky, "cpu", 0))
+    findings = list(EdgeCaseChecks(catalog.operators["decode_native"], picky, "cpu", 0))
     assert {finding.status for finding in findings} == {"passed", "failed"}
     failed = next(finding for finding in findings if finding.status == "failed")
     message = "its skip= raised ZeroDivisionError: integer division or modulo by zero (test_edge_cases.py, line "
@@ -157,7 +156,7 @@ def test_the_first_and_the_largest_edge_case_run_with_unaligned_buffers_too(devi
         return None if plain else "rows aligned at their end, uncompressed"
 
     variant = variant_of(takes_alignment_for_granted, skip=skip, waives=("no_alloc",))
-    findings = check_variant(native, variant, device, seed=1)
+    findings = EdgeCaseChecks(native, variant, device, seed=1)
     rejected = [(one.name, one.buffers, one.check) for one in findings if one.status == "mismatch"]
     both = [("B=1", "unaligned", "exact"), ("B = 257", "unaligned", "exact")]
     assert rejected == both[wide_from > 1 :]
@@ -201,7 +200,9 @@ def writes_at_32_bits(point, x, out):
     ],
 )
 def test_rows_beyond_32_bits_are_read_and_written(setup, wrong_at):
-    findings = list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
+    findings = list(
+        EdgeCaseChecks(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3).far_rows()
+    )
     if len(findings) < 3:
         pytest.skip("no room for 24 GiB of addresses")
     places = ["B = 1, L = 40, T > A", "long rows, L = 33", "source stride > W"]
@@ -214,15 +215,17 @@ def test_far_rows_for_which_a_launch_has_no_memory_are_left_out():
     def setup(point, x, out):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert not list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
+    assert not list(
+        EdgeCaseChecks(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3).far_rows()
+    )
 
 
 def test_a_limit_in_far_rows_is_run_at_one_edge_case_only():
     known_failures = {"*, rows beyond 2^31": "offsets of 32 bits"}
     wrapping = dataclasses.replace(merged_chain.__variant__, setup=reads_at_32_bits, known_failures=known_failures)
-    assert not list(far_rows(flatten, wrapping, "cpu", 3))
+    assert not list(EdgeCaseChecks(flatten, wrapping, "cpu", 3).far_rows())
     (place,) = known_failure_places(flatten, wrapping)
-    found = list(far_rows(flatten, wrapping, "cpu", 3, only=place))
+    found = list(EdgeCaseChecks(flatten, wrapping, "cpu", 3, only=place).far_rows())
     if not found:
         pytest.skip("no room for 8 GiB of addresses")
     assert {judged_known_failure(finding).status for finding in found} == {"known failure"}
@@ -238,10 +241,10 @@ def test_the_variants_of_an_operator_share_batches_and_answers():
 
     operator, known = dataclasses.replace(native, reference=reference), {}
     variant = as_variant(chain_clamp)
-    alone = list(check_variant(native, variant, "cpu", 5, thorough=False))
-    assert list(check_variant(operator, variant, "cpu", 5, thorough=False, known=known)) == alone
+    alone = list(EdgeCaseChecks(native, variant, "cpu", 5, thorough=False))
+    assert list(EdgeCaseChecks(operator, variant, "cpu", 5, thorough=False, known=known)) == alone
     once = len(asked)
-    assert list(check_variant(operator, variant, "cpu", 5, thorough=False, known=known)) == alone
+    assert list(EdgeCaseChecks(operator, variant, "cpu", 5, thorough=False, known=known)) == alone
     assert len(asked) == once > 0
 
 
@@ -286,7 +289,7 @@ def test_a_run_leaves_out_edge_cases_that_torch_compile_has_no_code_for(compiler
     variant, replays = compiled_chain.__variant__, Replays()
     checks = DeviceChecks(no_alloc_no_sync, replays)
 
-    found = check_variant(operator, variant, "cpu", 5, thorough=False, checks=checks)
+    found = EdgeCaseChecks(operator, variant, "cpu", 5, thorough=False, on_device=checks)
     run = {in_buffers(one.name, one.buffers): one for one in found}
     from_examples = compiler.graphs
     left_out = run.pop(PADDING)
@@ -297,7 +300,7 @@ def test_a_run_leaves_out_edge_cases_that_torch_compile_has_no_code_for(compiler
     assert "graph_safe" in run["B=1"].passed_checks
     assert from_examples == len(chains._EXAMPLES)
 
-    (finding,) = check_variant(operator, variant, "cpu", 5, thorough=True, only=(PADDING, None))
+    (finding,) = EdgeCaseChecks(operator, variant, "cpu", 5, thorough=True, only=(PADDING, None))
     assert finding.status == "passed"
     assert compiler.graphs > from_examples
 
@@ -316,7 +319,7 @@ def test_a_variant_that_compiles_in_its_launch_runs_at_every_edge_case(compiler,
 
     operator = dataclasses.replace(native, edge_cases=native.edge_cases[:4], sequences={})
     variant = dataclasses.replace(as_variant(compiles_late), requires=(COMPILER,))
-    findings = list(check_variant(operator, variant, "cpu", 5, thorough=False))
+    findings = list(EdgeCaseChecks(operator, variant, "cpu", 5, thorough=False))
     assert {finding.status for finding in findings} == {"mismatch" if off else "passed"}
     assert {case.name for case in operator.edge_cases} == {finding.name for finding in findings}
 
@@ -329,7 +332,7 @@ def test_wrong_code_of_torch_compile_is_rejected_where_a_run_has_it(compiler, mo
 
     merged = chains._merged
     monkeypatch.setattr(chains, "_merged", too_long)
-    findings = list(check_variant(flatten, chains.compiled_chain.__variant__, "cpu", 5, thorough=False))
+    findings = list(EdgeCaseChecks(flatten, chains.compiled_chain.__variant__, "cpu", 5, thorough=False))
     outcomes = {finding.name: finding.status for finding in findings}
     assert outcomes["ragged"] == "mismatch"
     assert outcomes[PADDING] == "skipped"

@@ -17,7 +17,7 @@ from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session.evaluator import Evaluator
 from spec_decode_bench.harness.session.messages import Job
 from spec_decode_bench.harness.verify.buffers import GUARD_BYTES, MARGIN_BYTES, POISONS, Guarded
-from spec_decode_bench.harness.verify.edge_cases import check_variant
+from spec_decode_bench.harness.verify.edge_cases import EdgeCaseChecks
 from spec_decode_bench.harness.verify.equality import View, check_equal, differences, required, small
 from spec_decode_bench.harness.verify.fixture import Fixture, verify_again, verify_cell, verify_sequence
 from tests import factory
@@ -282,7 +282,7 @@ def test_what_is_right_for_uniform_batches_only_is_rejected_at_a_edge_case(devic
         variant_of(uniform_only, flatten.name),
     )
     findings = list(
-        check_variant(flatten, variant_of(uniform_only, flatten.name, waives=("no_alloc",)), device, seed=1)
+        EdgeCaseChecks(flatten, variant_of(uniform_only, flatten.name, waives=("no_alloc",)), device, seed=1)
     )
     rejected = {finding.name for finding in findings if finding.status == "mismatch"}
     assert {"ragged", "padding row in the middle", "ragged with token padding"} <= rejected

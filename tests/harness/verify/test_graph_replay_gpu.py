@@ -7,7 +7,7 @@ from cuda.bindings import driver
 from spec_decode_bench.baselines.decode_native.chains import chain_clamp
 from spec_decode_bench.baselines.decode_native.operator import operator as native
 from spec_decode_bench.baselines.mla_tile_schedule.operator import operator as tiles
-from spec_decode_bench.harness.verify.edge_cases import check_results, check_variant
+from spec_decode_bench.harness.verify.edge_cases import EdgeCaseChecks, check_results
 from spec_decode_bench.harness.verify.equality import required
 from spec_decode_bench.harness.verify.fixture import Fixture
 from tests.adversaries import on_a_gpu
@@ -79,14 +79,14 @@ def test_fresh_tensors_leave_the_persistent_buffers_as_they_were(capture, catalo
         assert all(torch.equal(buffer.tensor, before[name]) for name, buffer in fixture.outputs.buffers.items())
 
 
-#: What check_variant itself cannot reach on a GPU: these are tested in timed runs, on a CPU, or by the evaluator.
+#: What EdgeCaseChecks cannot reach on a GPU: these are tested in timed runs, on a CPU, or by the evaluator.
 #: Nothing of decode_native is in place.
 ELSEWHERE = {"same_work": "timed", "every_call": "timed", "one_thread": "CPU", "in_place": "-"}
 
 
 def results_of(variant, thorough=True):
     """(check -> result, rejections)."""
-    findings = list(check_variant(native, variant, "cuda", seed=5, thorough=thorough))
+    findings = list(EdgeCaseChecks(native, variant, "cuda", seed=5, thorough=thorough))
     rejections = [finding for finding in findings if finding.status == "mismatch"]
     return dict(check_results(variant, findings, "cuda")), rejections
 

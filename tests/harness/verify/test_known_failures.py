@@ -105,7 +105,7 @@ def test_nothing_of_the_project_carries_limits():
 
 
 def test_a_limit_in_far_rows_is_skipped_where_memory_is_short(monkeypatch):
-    monkeypatch.setattr(evaluator, "check_variant", lambda *arguments, **options: iter(()))
+    monkeypatch.setattr(evaluator, "EdgeCaseChecks", lambda *arguments, **options: iter(()))
     owner = evaluator.Evaluator(Job("cpu", (), 0, Measure(), timed=False))
     where = Named(name="B=1", buffers="far", known_failure=True)
     (checked,) = owner.check(Check(operator="decode_native", variants=("flat_view",), where=where))
