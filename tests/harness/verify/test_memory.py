@@ -18,7 +18,9 @@ measure: {{time_budget_s: 0.2, min_rounds: 3, max_rounds: 3}}
 
 def test_a_cell_that_cannot_fit_is_refused_with_the_estimate(tmp_path):
     config = tmp_path / "huge.yaml"
-    config.write_text(HUGE.format(baseline=discover(operators=["mamba_state_gather"]).operators["mamba_state_gather"].baseline))
+    config.write_text(
+        HUGE.format(baseline=discover(operators=["mamba_state_gather"]).operators["mamba_state_gather"].baseline)
+    )
     code, out, err = call("run", config, "--device", "cpu", "--no-plots", "--out", tmp_path / "out")
     assert code == 0, err
     assert "not enough memory: needs about " in " ".join(out.split())
