@@ -18,9 +18,7 @@ measure: {{time_budget_s: 0.2, min_rounds: 3, max_rounds: 3}}
 
 def test_a_cell_that_cannot_fit_is_refused_with_the_estimate(tmp_path):
     config = tmp_path / "huge.yaml"
-    config.write_text(
-        HUGE.format(baseline=discover(operators=["mamba_state_gather"]).operators["mamba_state_gather"].baseline)
-    )
+    config.write_text(HUGE.format(baseline=discover().operators["mamba_state_gather"].baseline))
     code, out, err = call("run", config, "--device", "cpu", "--no-plots", "--out", tmp_path / "out")
     assert code == 0, err
     assert "not enough memory: needs about " in " ".join(out.split())
@@ -31,7 +29,7 @@ def test_a_cell_that_cannot_fit_is_refused_with_the_estimate(tmp_path):
 
 
 def test_a_cpu_holds_five_copies(monkeypatch):
-    operator = discover(operators=["decode_native"]).operators["decode_native"]
+    operator = discover().operators["decode_native"]
     point = operator.complete({"batch_size": 1024})
     monkeypatch.setattr(memory, "_free_on_host", lambda: 0)
     assert memory.too_large(operator, point, "cpu").needed_bytes == 5 * operator.nbytes(point)
@@ -48,7 +46,7 @@ def test_files_in_the_page_cache_of_a_container_count_as_free(tmp_path, monkeypa
 
 
 def test_many_groups_may_be_too_large():
-    operator = discover(operators=["gather_block_tables"]).operators["gather_block_tables"]
+    operator = discover().operators["gather_block_tables"]
     sizes = {"batch_size": 65536, "max_model_len": 65536, "block_size": 1, "num_groups": 8}
     reason = memory.too_large(operator, operator.complete(sizes), "cpu")
     assert reason.needed_bytes > 2 * 2**37
