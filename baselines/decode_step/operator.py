@@ -57,11 +57,12 @@ class Outputs(decode_flatten.Outputs):
 
     def views(self, point: Point) -> dict[str, torch.Tensor]:
         """What the indexer and the attention kernel read; block_table on the flatten path only."""
-        seen = super().views(point)
-        if point.decode_path == "native":
-            del seen["block_table"]
-            seen["lens"] = decode_native.Outputs(self.lens).views(point)["context_lens"]
-            seen["decode_lens"] = self.decode_lens[: point.batch_size]
+        if point.decode_path == "flatten":
+            return super().views(point)
+        seen = super().views(Point({**point, "token_padding": 0}))  # which means nothing here
+        del seen["block_table"]
+        seen["lens"] = decode_native.Outputs(self.lens).views(point)["context_lens"]
+        seen["decode_lens"] = self.decode_lens[: point.batch_size]
         return seen
 
 

@@ -76,7 +76,7 @@ AXES = slots.bounded(
     axes.MAX_MODEL_LEN,
     slots.PADDING,
     slots.MAX_NUM_SEQS,
-    replace(slots.BLOCK_SIZE, idle=lambda p: p.max_model_len <= p.block_size),
+    replace(slots.BLOCK_SIZE, idle=lambda p: p.max_model_len <= p.block_size and p.entries == "block"),
     slots.NUM_GROUPS,
     replace(slots.GROUP_BLOCKS, idle=lambda p: p.num_groups == 1),
     ENTRIES,
