@@ -366,8 +366,6 @@ class _Builder:
             if start is not None:
                 values, picks = start
                 if fill:
-                    # What is too large already leaves no class to choose.
-                    values = self.search.fitting(values, picks, pinned) or values
                     self._fill(pair, values, picks, gain, takes)
                 fitting = self.search.fitting(values, picks, pinned)
                 point = None if fitting is None else self.search.complete(fitting, picks)
