@@ -80,7 +80,7 @@ class Auditor:
         """Import further files of --variants, once; the first process says what is wrong with them."""
         sys.dont_write_bytecode = True
         with suppress(UsageError):
-            self._discover(files, operators=self._job.operators)
+            self._discover(files)
         return Loaded()
 
     def bring_up(self) -> None:

@@ -632,6 +632,12 @@ def test_where_cupti_delivers_nothing_the_auditor_says_so(gpu):
     assert (answer.own, answer.blocked) == ({}, BLOCKED)
 
 
+def test_the_auditor_imports_files_that_come_later(gpu):
+    auditor = Auditor(job())
+    auditor.load((str(ROOT / "examples" / "my_decode_native.py"),))
+    assert auditor._catalog.find("decode_native", "mine")
+
+
 @pytest.mark.parametrize("name", AUDITED)
 def test_the_auditor_rejects_a_failed_check(name, timed):
     finding = timed.audited[name].finding
