@@ -243,11 +243,16 @@ FILES = {
 }
 
 
-def write(folder):
-    """The package ``vllm`` with these files, without __init__.py, in a folder."""
-    for name, text in FILES.items():
-        path = folder / "vllm" / name
+def write_package(folder, engine, files):
+    """A package of an engine with these files, without __init__.py, in a folder."""
+    for name, text in files.items():
+        path = folder / engine / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def write(folder):
+    """The package ``vllm`` with these files."""
+    write_package(folder, "vllm", FILES)
     (folder / "vllm-0.33.0.dist-info").mkdir()
     (folder / "vllm-0.33.0.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 0.33.0\n")

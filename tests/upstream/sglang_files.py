@@ -250,11 +250,3 @@ FILES = {
     "kernels/ops/speculative/dspark/dspark_schedule.py": PLAN,
     "kernels/ops/speculative/ragged_verify_kernels.py": RAGGED,
 }
-
-
-def write(folder):
-    """The package ``sglang`` with these files, without __init__.py, in a folder."""
-    for name, text in FILES.items():
-        path = folder / "sglang" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)

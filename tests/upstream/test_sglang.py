@@ -18,6 +18,7 @@ from tests.runnable import DEVICE
 from tests.tier import few
 from tests.upstream import sglang_files
 from tests.upstream.edge_cases import check
+from tests.upstream.engine_files import write_package
 
 MODULES = sglang_chain_step, sglang_compute_slot_mappings, sglang_draft_budget, sglang_gather_block_tables
 IS_THERE = all(file_in("sglang", file) is not None for file in sglang_files.FILES)
@@ -28,7 +29,7 @@ IS_THERE = all(file_in("sglang", file) is not None for file in sglang_files.FILE
 ))])  # fmt: skip
 def engine(request, tmp_path, monkeypatch):
     if request.param == "made up":
-        sglang_files.write(tmp_path)
+        write_package(tmp_path, "sglang", sglang_files.FILES)
         monkeypatch.syspath_prepend(tmp_path)
     for module in MODULES:
         module._code.cache_clear()
