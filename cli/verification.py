@@ -5,7 +5,6 @@ Healthy variants must pass, defects must be rejected. Nothing is timed.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -34,7 +33,7 @@ from spec_decode_bench.harness.report.console import (
     progress_bar,
 )
 from spec_decode_bench.harness.session.messages import Job
-from spec_decode_bench.harness.session.side_by_side import Ask, side_by_side
+from spec_decode_bench.harness.session.side_by_side import Ask, processes, side_by_side
 from spec_decode_bench.harness.session.worker import RunError
 from spec_decode_bench.harness.verify.covering_array import CoveringArray, covering_array
 from spec_decode_bench.harness.verify.edge_cases import check_results, is_unverified, known_failure_places
@@ -61,8 +60,6 @@ HEADS = {
     ARRAY: (Place.ARRAY_POINT,),
     SWEEP: (Place.POINT,),
 }
-#: At most so many processes verify at a time, one for so many cores.
-PROCESSES, CORES = 4, 4
 #: What the summary calls a skipped place, by the code of its reason.
 SKIPPED = {Code.KNOWN_FAILURE: "beyond its known failures", Code.INTERPRETER_BUDGET: "left out"}
 #: What it calls a place at which a variant was not run, because it had ended its process.
@@ -134,7 +131,7 @@ class Verification:
 
         groups = _groups((*healthy, *defects))
         tasks = iter([partial(verify, group) for group in groups])
-        lanes = [tasks] * min(max(len(os.sched_getaffinity(0)) // CORES, 1), PROCESSES, len(groups))
+        lanes = [tasks] * min(processes(), len(groups))
         if known_failures:
             # What an engine's kernel does there may end its process, on which nothing else may depend.
             lanes.append(iter([lambda run: self._keep(run, known_failures)]))

@@ -41,6 +41,8 @@ def _skip(point: Point) -> str | None:
         return f"a program has {TOKENS} tokens"
     if point.window:
         return "a window's blocks are of another pool"
+    if point.memory == "uva":
+        return "SGLang's lengths are on the device"
     return "no row is cleared" if rows_to_write(point) > num_real(point) else None
 
 
@@ -49,12 +51,13 @@ def sglang(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """SGLang's kernel. It takes lengths in tokens, which a launch of this suite makes of the blocks owned."""
     code, rows, size = _code(), len(x.idx_mapping), point.block_size
     (table,) = group_tables(point, out.block_tables)
-    width, lens = table.stride(0), torch.empty_like(x.idx_mapping)
+    width, lens = table.stride(0), x.num_blocks.new_empty(rows)
     grid = rows, code.get_num_kv_index_blocks_flashmla(width, size)
     kernel, stride = code.create_flashmla_kv_indices_triton, len(x.tables) // point.max_num_seqs
 
     def lengths() -> None:
-        lens.copy_(x.num_blocks[0][x.idx_mapping] * size)
+        torch.index_select(x.num_blocks[0], 0, x.idx_mapping, out=lens)
+        lens.mul_(size)
 
     def launch() -> None:
         kernel[grid](x.tables, x.idx_mapping, lens, None, table, stride, width, PAGED_SIZE=size)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from spec_decode_bench.baselines.gather_block_tables.operator import Inputs, Outputs, reaches, rows_to_write
-from spec_decode_bench.baselines.workloads.request_slots import group_tables
+from spec_decode_bench.baselines.workloads.request_slots import MAX_GRID_Y, group_tables
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.upstream._vllm import ALIGNED, BLOCK_TABLE, LOAD_PTR, Definitions, addresses, load_ptr, needs
 
@@ -23,7 +23,9 @@ BLOCK_SIZE = 1024
 
 
 def _skip(point: Point) -> str | None:
-    return "vLLM's tables have an entry per block" if point.entries == "token" else None
+    if point.entries == "token":
+        return "vLLM's tables have an entry per block"
+    return f"its grid has at most {MAX_GRID_Y:,} rows" if rows_to_write(point) > MAX_GRID_Y else None
 
 
 @variant("gather_block_tables", requires=NEEDS, skip=_skip, known_failures=LIMITS)

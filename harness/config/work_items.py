@@ -243,7 +243,12 @@ class _Where(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="at"
 
 
 class EdgeCases(_Where):
-    """All edge cases and sequences of the operator but those at which the variant has a known failure."""
+    """All edge cases and sequences of the operator but those at which the variant has a known failure.
+
+    until_rejected: as before timing: up to the first that it does not pass, and most properties at the first alone.
+    """
+
+    until_rejected: bool = False
 
 
 class Named(_Where):

@@ -22,7 +22,7 @@ from spec_decode_bench.harness.config.work_items import Result, Task
 from spec_decode_bench.harness.contract import Point, Variant
 from spec_decode_bench.harness.cuda import launcher
 from spec_decode_bench.harness.cuda_graph import Graph
-from spec_decode_bench.harness.discover import discover, unavailable
+from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.engine_launch import own_launches
 from spec_decode_bench.harness.errors import UsageError, first_line
 from spec_decode_bench.harness.numbers import counted
@@ -35,8 +35,8 @@ from spec_decode_bench.harness.timing.cuda_timer import CudaTimer
 from spec_decode_bench.harness.timing.cupti import Operation, trace
 from spec_decode_bench.harness.timing.rounds import SAMPLE_DECIMALS
 from spec_decode_bench.harness.verify.alloc_sync_checks import check_allocations, sync_warnings
-from spec_decode_bench.harness.verify.edge_cases import reason_to_skip, wrong
-from spec_decode_bench.harness.verify.fixture import PLACED_BYTES, Fixture
+from spec_decode_bench.harness.verify.edge_cases import wrong
+from spec_decode_bench.harness.verify.fixture import Fixture
 from spec_decode_bench.harness.verify.process_state import ProcessState
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
@@ -108,25 +108,6 @@ class Auditor:
 
     def close(self) -> None:
         pass
-
-    def prepare(self, task: Task) -> list[Result]:
-        """Launch variants once that apply at a point, up to one that takes the CUDA context with it. At a large point
-        nothing is launched: the first process needs the memory.
-        """
-        operator, point = self._catalog.operators[task.operator], Point(task.axes)
-        with suppress(Exception):  # the operator's own code
-            if operator.nbytes(point) > PLACED_BYTES:
-                return []
-        for variant in (self._catalog.find(task.operator, name) for name in task.variants):
-            with suppress(Exception):  # a variant may raise anything; the first process says what
-                if unavailable(variant, self._job.device) is None and reason_to_skip(variant, point) is None:
-                    self._place(task)
-                    self._buffer_sets[0].fill(0)
-                    self._buffer_sets[0].setup(variant)()
-            self.lost = is_context_lost(self._job.device)
-            if self.lost:
-                break
-        return []
 
     def _place(self, task: Task) -> None:
         """Buffers for the variants of a point."""

@@ -303,7 +303,7 @@ class Evaluator:
             yield finding
             return
         if not where.passed and where.rejected is None:
-            for finding in self._until_rejected(variant):
+            for finding in self._until_rejected(variant, self._thorough):
                 yield finding
                 if finding.status.is_bad:
                     return
@@ -335,10 +335,10 @@ class Evaluator:
             return wrong(at.where, error, f"{whose} raised {first_line(error)}")
         return None
 
-    def _until_rejected(self, variant: Variant) -> Iterator[Finding]:
+    def _until_rejected(self, variant: Variant, thorough: bool) -> Iterator[Finding]:
         """At edge cases and sequences up to the first that the variant does not pass, and that it passed any."""
         findings = []
-        for finding in self._edge_cases(variant):
+        for finding in self._edge_cases(variant, thorough=thorough):
             findings.append(finding)
             yield finding
             if finding.status.is_bad:
@@ -453,9 +453,9 @@ class Evaluator:
         operator, where = self.catalog.operators[request.operator], request.where
         self.tell(Heartbeat((variant.name,)))
         match where:
-            case EdgeCases() if self.job.timed:
+            case EdgeCases(until_rejected=True):
                 if unavailable(variant, self.job.device) is None:
-                    yield from self._until_rejected(variant)
+                    yield from self._until_rejected(variant, thorough=False)
             case EdgeCases():
                 yield from self._edge_cases(variant)
             case Named(known_failure=True):
@@ -487,12 +487,18 @@ class Evaluator:
         return judged_known_failure(next((finding for finding in findings if finding.status.is_bad), findings[0]))
 
     def _edge_cases(
-        self, variant: Variant, restricted: Operator | None = None, only: EdgeCaseName | None = None
+        self,
+        variant: Variant,
+        restricted: Operator | None = None,
+        only: EdgeCaseName | None = None,
+        thorough: bool | None = None,
     ) -> Iterator[Finding]:
         """At all edge cases and sequences of the operator, but those at which the variant has a known failure.
 
-        restricted: the operator with some of them. only: exactly this one, even where it is a known failure.
+        restricted: the operator with some of them. only: exactly this one, even where it is a known failure. thorough:
+        None for this process's.
         """
+        thorough = self._thorough if thorough is None else thorough
         operator, state = restricted or self.catalog.operators[variant.operator], self._states[variant.id]
         if state.bad_import is not None:
             yield state.bad_import
@@ -505,9 +511,9 @@ class Evaluator:
                 variant,
                 self.job.device,
                 self.job.seed,
-                self._thorough,
+                thorough,
                 only=only,
                 known=self._known[operator.name],
                 announce=lambda where: self.tell(Heartbeat((variant.name,), where)),
-                calls=CALLS if self._thorough else 0,
+                calls=CALLS if thorough else 0,
             )

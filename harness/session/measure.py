@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
 from spec_decode_bench.harness.config.work_items import AtPoint, Check, EdgeCases, Result, Task
 from spec_decode_bench.harness.records.schema import Cell, Finding, Place, Proof, Status, added
-from spec_decode_bench.harness.session.messages import AuditOf, Job, Prepare
+from spec_decode_bench.harness.session.messages import AuditOf, Job
 from spec_decode_bench.harness.session.supervised_worker import SupervisedWorker
 from spec_decode_bench.harness.session.worker import RunError, Worker, WorkerDied
 
@@ -19,11 +19,7 @@ def measure(task: Task, worker: Evaluators, auditor: Auditors | None) -> Iterato
 
     Each answer is one value. A variant that ends a process has that for its finding, and the others are asked again.
     """
-    if auditor:
-        auditor.prepare_for(task)  # compiles meanwhile
     results = {name: worker.verify(task, name) for name in task.variants}
-    if auditor:
-        auditor.finish(any(result.finding.status.is_bad for result in results.values()))
     timed = worker.time(task.of([name for name, result in results.items() if result.is_to_be_timed]))
     for name, result in results.items():
         if name in timed:
@@ -84,17 +80,22 @@ class Evaluators(SupervisedWorker):
             rejected = known if isinstance(known, Finding) else None
             where = structs.replace(where, rejected=rejected, passed=not rejected, proven=isinstance(known, Proof))
         found = self.settle(structs.replace(check, where=where))
-        at_edges = [one.finding for one in found if one.finding.place in _AT_EDGES]
-        if isinstance(where, EdgeCases | AtPoint) and at_edges and at_edges[-1].check != "no_crash":
-            rejection = next((finding for finding in at_edges if finding.status.is_bad), None)
-            if rejection or any(finding.status is Status.PASSED for finding in at_edges):
-                self._at_edges[variant_id] = rejection
+        if isinstance(where, EdgeCases | AtPoint):
+            self.remember(variant_id, found)
         if isinstance(where, AtPoint):  # one outcome, for which its edge cases may have run, too
             first = next((one for one in found if one.finding.status.is_bad), found[-1])
             found = [structs.replace(first, seconds=added(*(one.seconds for one in found)))]
         if isinstance(known, Proof):
             found = [structs.replace(one, proof=known) for one in found]
         return found
+
+    def remember(self, variant_id: str, found: Sequence[Result]) -> None:
+        """Who passed the edge cases, or was rejected there; not a death, which may not happen again."""
+        at_edges = [one.finding for one in found if one.finding.place in _AT_EDGES]
+        if at_edges and at_edges[-1].check != "no_crash":
+            rejection = next((finding for finding in at_edges if finding.status.is_bad), None)
+            if rejection or any(finding.status is Status.PASSED for finding in at_edges):
+                self._at_edges[variant_id] = rejection
 
     def time(self, task: Task) -> dict[str, Result]:
         """Variant -> its samples, of variants that passed at this point."""
@@ -110,11 +111,6 @@ class Auditors(SupervisedWorker):
     """
 
     unable: str | None = None
-
-    def __init__(self, job: Job, start: Callable[[Job], Worker], replace: Callable[[WorkerDied], None]) -> None:
-        super().__init__(job, start, replace)
-        #: "operator/variant" of what was launched in preparation.
-        self._launched: set[str] = set()
 
     def audit(self, task: Task, timed: Result) -> Result:
         """What the auditor finds of a variant that was timed."""
@@ -133,32 +129,6 @@ class Auditors(SupervisedWorker):
         message = f"its graph holds {launches} operations, CUPTI saw {counted}"
         finding = task.where.finding(Status.MISMATCH, check="same_work", message=message)
         return structs.replace(audited, finding=structs.replace(finding, when="audit"))
-
-    def prepare_for(self, task: Task) -> None:
-        """Have variants launched that are new here, while the first process verifies them: what one compiles, the other
-        finds. ``finish`` must follow before anything is timed.
-        """
-        new = [name for name in task.variants if name not in task.proven and task.id_of(name) not in self._launched]
-        if new and self.unable is None:
-            self._launched |= {task.id_of(name) for name in new}
-            self.prepare(Prepare(task.of(new)))
-
-    def finish(self, wrong: bool) -> None:
-        """wrong: whether a variant was rejected meanwhile, which may hang, or have ruined the process."""
-        if self._prepared is None or self.unable is not None:
-            return
-        death = WorkerDied("a variant was launched that is wrong")
-        try:
-            if not wrong:
-                self._finish_preparing()
-                return
-        except WorkerDied as error:
-            death = error
-            self.unattributed_deaths += 1
-        try:
-            self._replace(death)
-        except RunError as error:
-            self.give_up(str(error))
 
     def give_up(self, reason: str) -> None:
         """No further audit in this run."""

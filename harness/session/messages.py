@@ -167,23 +167,6 @@ class Load(_Message):
         return owner.load(self.files)
 
 
-class Prepare(_Message):
-    """Launch variants at a point, so that what they compile is in the caches and in this process. The first process may
-    be verifying them; nothing is found.
-    """
-
-    answer: ClassVar[Any] = Answer[Result]
-
-    task: Task
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        return self.task.variants
-
-    def run(self, owner: Any) -> list[Result]:
-        return owner.prepare(self.task)
-
-
 class AuditOf(_Message):
     """Examine the launch of a variant that was timed at a point, under CUPTI, and complete its metrics."""
 
@@ -223,10 +206,10 @@ def send(connection: Connection, message: Any) -> None:
     connection.send_bytes(_encode(message))
 
 
-def receive_request(connection: Connection) -> Calibrate | Load | Prepare | Request | None:
+def receive_request(connection: Connection) -> Calibrate | Load | Request | None:
     """In a worker; None where no more requests come. Raises EOFError where the parent is gone."""
     received = connection.recv_bytes()
-    return _decoder((Calibrate, Load, Prepare, AuditOf, *item_kinds())).decode(received) if received else None
+    return _decoder((Calibrate, Load, AuditOf, *item_kinds())).decode(received) if received else None
 
 
 def receive(connection: Connection, kinds: tuple[Any, ...]) -> Any:

@@ -103,6 +103,7 @@ class Sampling:
         Raises ContextLost where one of several lost the context. After one that lost it for itself none is looked at.
         """
         began = time.perf_counter()
+        self._fixture.fill(0)  # one that was rejected here may have left another batch
         self._buffers = self._fixture.buffer_sets(PLACEMENTS if self._timer else 1)
         readings = self._read_clocks()
         stopwatches, timed = self._warmed_up(launches)
@@ -213,7 +214,6 @@ class Sampling:
                             buffers.check(run, batch, poison, replayed=run is replay)
                         except Mismatch as mismatch:
                             raise mismatch.within(what) from None
-                buffers.fill(0)
         except Exception as error:  # a variant may raise anything
             return self._failed(name, error, "after_timing")
         return None

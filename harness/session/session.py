@@ -10,6 +10,7 @@ import datetime
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,16 @@ from msgspec import structs
 
 from spec_decode_bench.harness import registry
 from spec_decode_bench.harness.analysis import estimators
-from spec_decode_bench.harness.config.work_items import Check, Result, Task, WorkItem
-from spec_decode_bench.harness.records.schema import SCHEMA_VERSION, Calibration, Environment, Header, Segment, rounded
+from spec_decode_bench.harness.config.work_items import Check, EdgeCases, Result, Task, WorkItem
+from spec_decode_bench.harness.records.schema import (
+    SCHEMA_VERSION,
+    Calibration,
+    Environment,
+    Header,
+    Segment,
+    added,
+    rounded,
+)
 from spec_decode_bench.harness.session.measure import Auditors, Evaluators, measure
 from spec_decode_bench.harness.session.messages import AuditReady, Heartbeat, Job, Load, Loaded, Ready
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS
@@ -41,7 +50,7 @@ class Session:
 
     def __init__(self, job: Job, start: Callable[[Job], Worker] = Worker) -> None:
         registry.load(job.rooms)  # in the process of a cluster's node
-        self._job = job
+        self._job, self._start = job, start
         self.on_progress: Callable[[int, int, str], None] = lambda done, total, doing: None
         self.on_process: Callable[[Segment], None] = lambda segment: None
         audits = job.timed and job.device == "cuda" and job.measure.audit and not job.brief
@@ -105,37 +114,57 @@ class Session:
         return found
 
     def verify_first(self, items: Sequence[WorkItem], until_wrong: Collection[str]) -> Iterator[Result]:
-        """What is wrong with variants of ``items`` without a proof, before anything is timed. What passed is not
-        verified again. until_wrong: variants ("operator/variant") of which one that is wrong means that nothing will be
-        timed; without any, nothing is verified first.
+        """What is wrong with variants of ``items`` at their edge cases and sequences, without those that have a proof,
+        before anything is timed. What passed is not verified again.
+
+        until_wrong: variants ("operator/variant") of which one that is wrong means that nothing will be timed. Without
+        any, a CPU verifies nothing first, and a GPU in processes beside each other.
         """
-        tasks = [item for item in items if isinstance(item, Task)] if until_wrong else []
-        unproven = dict.fromkeys(
-            (task.operator, name) for task in tasks for name in task.variants if name not in task.proven
+        checks = dict.fromkeys(
+            Check(operator=task.operator, variants=(name,), where=EdgeCases(until_rejected=True))
+            for task in items
+            if isinstance(task, Task)
+            for name in task.variants
+            if name not in task.proven
         )
-        if not unproven:
+        if not until_wrong:
+            if self._job.device == "cuda":
+                yield from self._verified_beside(list(checks))
             return
-        if self._auditor:  # it compiles meanwhile
-            operator, name = next(iter(unproven))
-            task = next(task for task in tasks if task.operator == operator)
-            self._auditor.prepare_for(task.of([name for of, name in unproven if of == operator]))
         wrong = set()
-        for operator, name in unproven:
-            self._times = (
-                f"{operator}/{name}" not in until_wrong
-            )  # where it ends its process, the next one times nothing
-            found = self._evaluator.check(Check(operator=operator, variants=(name,)))
+        for check in checks:
+            # Where it ends its process, the next one times nothing.
+            self._times = check.id_of(*check.variants) not in until_wrong
+            found = self._evaluator.check(check)
             for checked in found:
                 self._verified_s.update(checked.seconds)
-            if rejection := next((checked for checked in found if checked.finding.status.is_bad), None):
+            if rejection := _rejection(found):
                 wrong.add(rejection.variant_id)
                 yield rejection
         self._times = wrong.isdisjoint(until_wrong)
-        if self._auditor and self._times:
-            self._auditor.finish(bool(wrong))
-        elif self._auditor:
+        if self._auditor and not self._times:
             self._auditor.close(wait_s=0)
             self._auditor = None
+
+    def _verified_beside(self, checks: Sequence[Check]) -> Iterator[Result]:
+        """What is wrong, except that a process died: then the first process, which verifies at a cell whatever nobody
+        has, runs the variant again.
+        """
+        from spec_decode_bench.harness.session.side_by_side import processes, side_by_side
+
+        began, found = time.monotonic(), []
+        tasks = iter([lambda ask, check=check: found.append(list(ask(check))) for check in checks])
+        lanes = [tasks] * min(processes(), len(checks))
+        if len(lanes) > 1:
+            with suppress(RunError):  # one could not be started
+                side_by_side(replace(self._job, timed=False), lanes, start=self._start)
+        seconds = added(*(checked.seconds for of_one in found for checked in of_one))
+        wall_s = time.monotonic() - began
+        self._verified_s.update({what: wall_s * one / sum(seconds.values()) for what, one in seconds.items()})
+        for of_one in filter(None, found):  # of those that are available here
+            self._evaluator.remember(of_one[0].variant_id, of_one)
+            if (rejection := _rejection(of_one)) and rejection.finding.check != "no_crash":
+                yield rejection
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Any]:
         """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its
@@ -232,6 +261,10 @@ class Session:
             notes = (*ready.environment.notes, f"not audited: {self._auditor.unable}")
             return structs.replace(ready, environment=structs.replace(ready.environment, notes=notes))
         return structs.replace(ready, calibration=_with_cupti(ready.calibration, self._cupti))
+
+
+def _rejection(found: Sequence[Result]) -> Result | None:
+    return next((checked for checked in found if checked.finding.status.is_bad), None)
 
 
 def _with_cupti(calibration: Calibration | None, answer: AuditReady) -> Calibration | None:

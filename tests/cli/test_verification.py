@@ -170,7 +170,7 @@ def two_operators(config, monkeypatch):
     """The arguments of a verification with a process for each of them."""
     text = config.read_text().replace("[decode_native]", "[decode_native, dcp_lengths]")
     config.write_text(text.replace("[chain_clamp, flat_view]", "[chain_clamp, op_chain]"))
-    monkeypatch.setattr(verification, "CORES", 1)
+    monkeypatch.setattr(side_by_side, "CORES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     return "verify", config, "--device", "cpu", "--seed", 1, "--no-array"
 
@@ -185,7 +185,7 @@ def test_operators_are_verified_beside_each_other(two_operators, monkeypatch):
     start = LocalGpu.start
     monkeypatch.setattr(LocalGpu, "start", lambda self: started.append(self) or start(self))
     together, beside = outcome(), len(started)
-    monkeypatch.setattr(verification, "PROCESSES", 1)
+    monkeypatch.setattr(side_by_side, "PROCESSES", 1)
     assert outcome() == together
     assert 1 == len(started) - beside < beside
 

@@ -12,7 +12,8 @@ from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
 from spec_decode_bench.harness.config.work_items import Check, EdgeCases, Named, Result, Task, keys_of
 from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.records.sentences import ending
-from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Prepare, Ready
+from spec_decode_bench.harness.session import side_by_side
+from spec_decode_bench.harness.session.messages import AuditOf, AuditReady, Fatal, Heartbeat, Job, Ready
 from spec_decode_bench.harness.session.session import RunError, Session
 from spec_decode_bench.harness.session.supervised_worker import MAX_DEATHS, MAX_STARTS
 from spec_decode_bench.harness.session.worker import WorkerDied
@@ -310,35 +311,51 @@ def test_nothing_is_calibrated_where_nothing_will_be_timed(decisive):
     assert made["evaluate"].timed == (decisive == "right")
 
 
-@pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("wrong", [False, True])
-@pytest.mark.parametrize("early", ["passes", "dies"])
-def test_the_auditor_launches_new_variants_while_they_are_verified(early, wrong, first):
-    """After a wrong variant it is a new process. Nothing is timed before it is done."""
-    happened = []
+@pytest.mark.parametrize("dies", ["", "new"])
+@pytest.mark.parametrize("wrong", ["", "other"])
+def test_on_a_gpu_processes_verify_beside_each_other_before_anything_is_timed(monkeypatch, dies, wrong):
+    """What one found is not asked again, except of a variant that ended its process."""
+    monkeypatch.setattr(side_by_side, "processes", lambda: 2)
+    happened, deaths = [], [dies]
 
     def script(request):
-        happened.append(type(request))
-        if isinstance(request, Prepare):
-            assert request.variants == ("new",)
-            return [WorkerDied(KILLED)] if early == "dies" else []
-        return auditor()(request)
+        happened.append(request)
+        if not isinstance(request, Check) or not isinstance(request.where, EdgeCases):
+            yield from rejects(wrong)(request)
+        elif request.variants == tuple(deaths):
+            deaths.clear()
+            yield from (Heartbeat(request.variants), DIED)
+        else:
+            (found,) = rejects(wrong)(request)
+            yield structs.replace(found, seconds={"compile": 30.0, "verify": 10.0})
 
-    def evaluates(request):
-        happened.append(type(request))
-        return rejects("new" if wrong else "")(request)
-
-    workers = FakeWorkers(evaluates, audit=script)
-    plan = items(2, names=("proven", "new"), proven={"proven": Proof(key="k", verified_at="2026")})
-    with Session(Job("cuda", (), 0, Measure(), timed=True), workers) as session:
-        assert len(list(session.verify_first(plan, {"o/proven"} if first else ()))) == (wrong and first)
+    workers = FakeWorkers(script, audit=auditor())
+    names = ("proven", "new", "other")
+    plan = items(2, names=names, proven={"proven": Proof(key="k", verified_at="2026")})
+    job = Job("cuda", (), 0, Measure(), timed=True)
+    with Session(job, workers) as session:
+        assert [found.variant for found in session.verify_first(plan, ())] == ["other"] * bool(wrong)
+        seconds = session.ready.seconds
         cells = list(session.run(plan))
-    right = ("proven",) if wrong else ("proven", "new")
-    assert [cell.variant for cell in cells if cell.metrics and cell.metrics.eager_launches == 1] == [*right * 2]
-    assert {cell.status for cell in cells if cell.variant in right} == {Status.PASSED}
-    assert len(workers.started["audit"]) == 1 + (wrong or early == "dies")
-    assert workers.asked_to(Prepare, "audit") == [("new",)]
-    assert Prepare not in happened[happened.index(Task) :]
+    assert {cell.variant: cell.status for cell in cells} == {
+        name: Status.MISMATCH if name == wrong else Status.PASSED for name in names
+    }
+    first = [request for request in happened if isinstance(request, Check) and isinstance(request.where, EdgeCases)]
+    assert happened[: len(first)] == first
+    assert sorted(request.variants for request in first) == [("new",), ("other",)]
+    assert len(workers.started["evaluate"]) == 1 + 2 + bool(dies)
+    assert [job.timed for job in workers.started["evaluate"]] == [True] + [False] * (2 + bool(dies))
+    assert seconds["compile"] + seconds["verify"] < 1, "what passed, not what all of them took together"
+    later = [request.where for request in happened[2:] if isinstance(request, Check)]
+    assert all(where.passed != bool(where.rejected) for where in later if not where.proven) or dies
+
+
+def test_without_further_processes_variants_are_verified_at_their_first_cell(monkeypatch):
+    monkeypatch.setattr(side_by_side, "processes", lambda: 2)
+    workers = FakeWorkers(evaluator(), [READY, Fatal("the GPU is in exclusive mode")], audit=auditor())
+    with Session(Job("cuda", (), 0, Measure(), timed=True), workers) as session:
+        assert not list(session.verify_first(items(), ()))
+        assert {cell.status for cell in session.run(items())} == {Status.PASSED}
 
 
 def test_a_worker_that_dies_before_the_record_begins_leaves_the_sources_to_the_next():
