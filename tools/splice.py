@@ -60,10 +60,13 @@ SUMMARY = (
     ("paged_mqa_schedule", "upstream", USUAL, ""),
     ("paged_mqa_schedule", "upstream", f"{USUAL},lens_layout=1d,remainder=back", "128 rows of one token"),
     ("mla_tile_schedule", "upstream", f"{USUAL},layout=old", "old layout, 128 heads"),
+    ("mla_tile_schedule", "upstream", f"{USUAL},num_heads_q=64", "new layout, 64 heads"),
     ("k_quant_gather", "upstream", "batch_size=128,seq_lens=uniform", "32K prefill tokens, equal sequences"),
     ("mamba_spec_metadata", "upstream", f"{USUAL},cache_mode=align,max_num_seqs=1024", "mode align"),
     *((name, "upstream_step", USUAL, "") for name in ("decode_step", "step_prologue", "step_epilogue", "draft_passes")),
 )
+#: What sets a row of it apart of which there is no record of an H100.
+NOT_ON_H100 = "new layout, 64 heads"
 #: Of what the H200 alone has records of: drafts in one pass, DeepSeek-V4, a rank of context parallelism.
 SEVEN_DRAFTS = "batch_size=128,next_n=8,context_len=uniform(4096;8192)"
 RANK = f"{USUAL},cp_size=8,cp_rank=last,cp_interleave=64"
@@ -119,7 +122,7 @@ def summary(
     of: Sequence[tuple[str, str, str, str]] = SUMMARY,
 ) -> list[str]:
     rows = []
-    for operator, name, point, what in of:
+    for operator, name, point, what in (row for row in of if gpu != H100 or row[-1] != NOT_ON_H100):
         (row,) = overview.rows_at([record(f"{gpu}/{name}")], point, operator)
         rows.append(row._replace(what=what))
     return [*markdown_rows(table(rows)), *changed(rows=rows)]

@@ -22,7 +22,8 @@ from spec_decode_bench.harness.command.handling import program
 from spec_decode_bench.harness.command.verdict import exit_code
 from spec_decode_bench.harness.config.load import LoadedConfig
 from spec_decode_bench.harness.config.work_items import Planned, Task, keys_of, with_keys
-from spec_decode_bench.harness.discover import Catalog
+from spec_decode_bench.harness.contract import Point, Variant
+from spec_decode_bench.harness.discover import Catalog, unavailable
 from spec_decode_bench.harness.exit_codes import BAD, INTERRUPTED
 from spec_decode_bench.harness.numbers import counted
 from spec_decode_bench.harness.records.differences import changed_source
@@ -114,6 +115,22 @@ class Plan:
         ``trusted``, or a file is another one.
         """
         return trusted_of(self.trusted, self.sources, environment) if self.trusted else {}
+
+    def that_run(self, items: Sequence[Planned]) -> Sequence[Planned]:
+        """Points with the variants that are available and take them, as far as this process can tell."""
+        if self.catalog is None:
+            return items
+
+        def runs(variant: Variant, point: Point) -> bool:
+            with suppress(Exception):  # a variant may raise anything; a worker says what
+                return unavailable(variant, self.job.device) is None and not variant.skip(point)
+            return True
+
+        return [
+            item.of([name for name in item.variants if runs(self.catalog.find(item.operator, name), Point(item.axes))])
+            for item in items
+            if isinstance(item, Task)
+        ]
 
     def first_line(self, ready: Ready) -> Header | Segment:
         """Of what is measured now. Raises RecordError where this is not the machine of ``resumed``."""
@@ -225,7 +242,9 @@ def measured(
                     items = left
                     if proven := plan.proven(session.environment):
                         items = [item.trusting(proven) if isinstance(item, Task) else item for item in left]
-                    for checked in session.verify_first(items, plan.decisive):
+                    for checked in session.verify_first(
+                        items if plan.decisive else plan.that_run(items), plan.decisive
+                    ):
                         tell(checked.variant_id, checked.finding)
                     if wrong := plan.decisive & told:
                         items = [item.of(names) for item in items if (names := _of(item, wrong))]

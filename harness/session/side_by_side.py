@@ -14,7 +14,7 @@ from spec_decode_bench.harness.session.several_gpus import SHOWN_EVERY_S, LocalG
 from spec_decode_bench.harness.session.worker import Worker
 
 #: At most so many processes verify at a time, one for so many cores.
-PROCESSES, CORES = 4, 4
+PROCESSES, CORES = 8, 2
 
 #: Runs a work item in the session of a lane.
 Ask = Callable[[WorkItem], Iterator[Any]]

@@ -1,6 +1,8 @@
 """A session with workers that die on cue: who is blamed, who is measured again, what is yielded, when it gives up."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +10,11 @@ from msgspec import structs
 
 from spec_decode_bench.decode_loop.items import LoopItem
 from spec_decode_bench.decode_loop.planning import plan_loops
+from spec_decode_bench.harness.command.recording import Plan
 from spec_decode_bench.harness.config.load import CONFIGS, Measure, load
+from spec_decode_bench.harness.config.sweep import task_of
 from spec_decode_bench.harness.config.work_items import Check, EdgeCases, Named, Result, Task, keys_of
+from spec_decode_bench.harness.discover import discover
 from spec_decode_bench.harness.records.schema import Finding, Place, Proof, Status, Where
 from spec_decode_bench.harness.records.sentences import ending
 from spec_decode_bench.harness.session import side_by_side
@@ -348,6 +353,22 @@ def test_on_a_gpu_processes_verify_beside_each_other_before_anything_is_timed(mo
     assert seconds["compile"] + seconds["verify"] < 1, "what passed, not what all of them took together"
     later = [request.where for request in happened[2:] if isinstance(request, Check)]
     assert all(where.passed != bool(where.rejected) for where in later if not where.proven) or dies
+
+
+def test_variants_that_take_none_of_their_points_are_not_verified_first():
+    chain = discover(operators=("decode_native",)).find("decode_native", "chain_clamp")
+    skips = {
+        "never": lambda p: "no",
+        "small": lambda p: "no" if p.batch_size > 1 else "",
+        "broken": lambda p: p.nothing,
+    }
+    operator = discover(operators=("decode_native",)).operators["decode_native"]
+    variants = {name: replace(chain, name=name, skip=skip) for name, skip in skips.items()}
+    catalog = SimpleNamespace(find=lambda operator, name: variants[name])
+    plan = [task_of(operator, operator.complete({"batch_size": size}), variants.values()) for size in (1, 2)]
+    job = Job("cuda", (), 0, Measure(), timed=True)
+    to_run = Plan(None, job, catalog, plan, plan, {}, None, None, None, None).that_run(plan)
+    assert [item.variants for item in to_run] == [("small", "broken"), ("broken",)]
 
 
 def test_without_further_processes_variants_are_verified_at_their_first_cell(monkeypatch):
