@@ -101,8 +101,8 @@ KILLER_AT: dict[Place, Killer] = {
 }
 #: All that may have rejected a mutant.
 PARTS = (*KILLERS, "no_crash")
-#: What takes longest comes first, so that the processes end together. Healthy variants come before all of them.
-LONGEST_FIRST = ("equivalent", "sweep", "array", "edge case")
+#: What is known soonest comes first, so that a run which is cut short knows most. Healthy variants come last.
+SOONEST_FIRST = ("edge case", "array", "sweep", "equivalent")
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -313,7 +313,7 @@ def run_all(cases: Sequence[Case], jobs: int, settings: Settings) -> Iterator[tu
 
 
 def _order(case: Case) -> int:
-    return -1 if case.mutant is None else LONGEST_FIRST.index(case.mutant.killer)
+    return len(SOONEST_FIRST) if case.mutant is None else SOONEST_FIRST.index(case.mutant.killer)
 
 
 def outcome_of(case: Case, result: Result) -> str:
