@@ -76,8 +76,6 @@ SHORT = 100
 
 #: Exceptions of NVRTC and Triton. What does not compile proves nothing.
 COMPILE_ERRORS = ("CompileError", "CompilationError")
-#: Of a point that has no room beside other processes: it was not tried.
-MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
 #: The part of ``verify`` that rejects a mutant; "edge case" includes sequences. Of a process that died: "no_crash".
 Killer = Literal["edge case", "array", "sweep"]
@@ -275,7 +273,7 @@ def judged(lines: Sequence[CheckLine], sweep: bool) -> Result | None:
         part, found = KILLER_AT[line.place], line.found
         if part == "sweep" and not sweep:
             return Result(None, left_out=_left_out(lines[:number]))
-        if line.status.is_bad and found.error not in MEMORY_ERRORS:
+        if line.status.is_bad and not found.lacked_memory:
             died = found.check == "no_crash"
             killer = None if found.error in COMPILE_ERRORS else "no_crash" if died else part
             return Result(killer, line.name, found.check or found.error, seen(found))
@@ -284,7 +282,7 @@ def judged(lines: Sequence[CheckLine], sweep: bool) -> Result | None:
 
 def _left_out(lines: Iterable[CheckLine]) -> int:
     is_slow = lambda line: line.reason is not None and line.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
-    return sum(is_slow(line) or line.found.error in MEMORY_ERRORS for line in lines)
+    return sum(is_slow(line) or line.found.lacked_memory for line in lines)
 
 
 def _ended(code: int, lines: Sequence[CheckLine], printed: str) -> Result:

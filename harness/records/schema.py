@@ -164,6 +164,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def where(self) -> Where:
         return Where(self.place, self.name, self.buffers)
 
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether it had no room, which other processes may have taken."""
+        return self.error in ("OutOfMemoryError", "MemoryError")
+
 
 class RecordError(UsageError):
     """A record file cannot be read or written; the message says which one and why."""

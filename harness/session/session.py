@@ -147,8 +147,8 @@ class Session:
             self._auditor = None
 
     def _verified_beside(self, checks: Sequence[Check]) -> Iterator[Result]:
-        """What is wrong, except that a process died: then the first process, which verifies at a cell whatever nobody
-        has, runs the variant again.
+        """What is wrong. The first process verifies at a cell whatever nobody has; also a variant that ended its
+        process, or had no memory, beside the others.
         """
         from spec_decode_bench.harness.session.side_by_side import processes, side_by_side
 
@@ -162,8 +162,11 @@ class Session:
         wall_s = time.monotonic() - began
         self._verified_s.update({what: wall_s * one / sum(seconds.values()) for what, one in seconds.items()})
         for of_one in filter(None, found):  # of those that are available here
+            rejection = _rejection(of_one)
+            if rejection and (rejection.finding.check == "no_crash" or rejection.finding.lacked_memory):
+                continue
             self._evaluator.remember(of_one[0].variant_id, of_one)
-            if (rejection := _rejection(of_one)) and rejection.finding.check != "no_crash":
+            if rejection:
                 yield rejection
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Any]:

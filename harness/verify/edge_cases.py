@@ -241,7 +241,7 @@ class EdgeCaseChecks:
                 )
                 with most_of_the_memory(self.device):
                     finding = finding_of(where, partial(_check_far_rows, make, self.variant))
-                if finding.error == torch.OutOfMemoryError.__name__:
+                if finding.lacked_memory:
                     return
                 yield finding
 

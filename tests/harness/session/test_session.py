@@ -316,20 +316,20 @@ def test_nothing_is_calibrated_where_nothing_will_be_timed(decisive):
     assert made["evaluate"].timed == (decisive == "right")
 
 
-@pytest.mark.parametrize("dies", ["", "new"])
+@pytest.mark.parametrize("ends", ["", "dies", "no memory"])
 @pytest.mark.parametrize("wrong", ["", "other"])
-def test_on_a_gpu_processes_verify_beside_each_other_before_anything_is_timed(monkeypatch, dies, wrong):
-    """What one found is not asked again, except of a variant that ended its process."""
+def test_on_a_gpu_processes_verify_beside_each_other_before_anything_is_timed(monkeypatch, ends, wrong):
+    """What one found is not asked again, except of a variant that ended its process or had no memory there."""
     monkeypatch.setattr(side_by_side, "processes", lambda: 2)
-    happened, deaths = [], [dies]
+    happened, first_time = [], [True]
 
     def script(request):
         happened.append(request)
         if not isinstance(request, Check) or not isinstance(request.where, EdgeCases):
             yield from rejects(wrong)(request)
-        elif request.variants == tuple(deaths):
-            deaths.clear()
-            yield from (Heartbeat(request.variants), DIED)
+        elif request.variants == ("new",) and ends and first_time.pop():
+            yield Heartbeat(request.variants)
+            yield DIED if ends == "dies" else checked(request, Status.FAILED, error="OutOfMemoryError")
         else:
             (found,) = rejects(wrong)(request)
             yield structs.replace(found, seconds={"compile": 30.0, "verify": 10.0})
@@ -348,11 +348,11 @@ def test_on_a_gpu_processes_verify_beside_each_other_before_anything_is_timed(mo
     first = [request for request in happened if isinstance(request, Check) and isinstance(request.where, EdgeCases)]
     assert happened[: len(first)] == first
     assert sorted(request.variants for request in first) == [("new",), ("other",)]
-    assert len(workers.started["evaluate"]) == 1 + 2 + bool(dies)
-    assert [job.timed for job in workers.started["evaluate"]] == [True] + [False] * (2 + bool(dies))
+    replaced = ends == "dies"
+    assert [job.timed for job in workers.started["evaluate"]] == [True] + [False] * (2 + replaced)
     assert seconds["compile"] + seconds["verify"] < 1, "what passed, not what all of them took together"
     later = [request.where for request in happened[2:] if isinstance(request, Check)]
-    assert all(where.passed != bool(where.rejected) for where in later if not where.proven) or dies
+    assert all(where.passed != bool(where.rejected) for where in later if not where.proven) or ends
 
 
 def test_variants_that_take_none_of_their_points_are_not_verified_first():
