@@ -90,10 +90,6 @@ class Loop(Outcome, frozen=True, kw_only=True, tag="loop", tag_field="line", omi
         return self.stack
 
     @property
-    def variant_ids(self) -> tuple[str, ...]:
-        return tuple("/".join(part) for part in self.operators.items())
-
-    @property
     def key(self) -> str:
         return loop_key(self.stack, self.point)
 

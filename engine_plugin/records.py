@@ -64,10 +64,6 @@ class EngineBlock(Outcome, frozen=True, kw_only=True, tag="engine", tag_field="l
         return self.arm
 
     @property
-    def variant_ids(self) -> tuple[str, ...]:
-        return tuple("/".join(part) for part in self.variants.items())
-
-    @property
     def point(self) -> str:
         return f"batch_size={self.batch}"
 

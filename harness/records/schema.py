@@ -421,7 +421,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", omit_
     """A line that says how something ended: a Cell, a CheckLine, or a kind that a room registers. All have the fields
     ``status``, ``finding``, ``reason``, ``process`` and ``seconds`` as a Cell has them, and:
 
-    variant:     what its work item calls it. variant_ids: the variants in it, "operator/variant".
+    variant:     what its work item calls it.
     key:         its name in NVTX ranges, and what --resume goes by.
     proofs:      "operator/variant" -> where an earlier run verified it.
     """
@@ -474,10 +474,6 @@ class Cell(Outcome, frozen=True, kw_only=True, tag="cell", tag_field="line", omi
     @property
     def variant_id(self) -> str:
         return f"{self.operator}/{self.variant}"
-
-    @property
-    def variant_ids(self) -> tuple[str, ...]:
-        return (self.variant_id,)
 
     @property
     def proofs(self) -> dict[str, Proof]:
@@ -553,10 +549,6 @@ class CheckLine(Outcome, frozen=True, kw_only=True, tag="check", tag_field="line
     @property
     def variant_id(self) -> str:
         return f"{self.operator}/{self.variant}"
-
-    @property
-    def variant_ids(self) -> tuple[str, ...]:
-        return (self.variant_id,)
 
 
 class Run(msgspec.Struct, frozen=True, dict=True):
