@@ -165,6 +165,14 @@ class TensorSpec:
             shape = shape[:1] + sizes((strided,), point)
         return self.dtype.nbytes * math.prod(shape)
 
+    def of_longer(self, tensor: Tensor | None, point: Point) -> Tensor | None:
+        """As much of a tensor as is declared; None where nothing is."""
+        if tensor is None or not self.is_at(point):
+            return None
+        for dimension, size in enumerate(self.shape(point)):
+            tensor = tensor.narrow(dimension, 0, size)
+        return tensor
+
     def empty(self, point: Point) -> Tensor | None:
         """The persistent buffer, with any contents."""
         torch = import_module("torch")
