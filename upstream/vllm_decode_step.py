@@ -2,26 +2,29 @@
 
 There is a kernel for the flattened rows of a uniform step; the rest is PyTorch, in methods of the builder. The schedule
 is DeepGEMM's (paged_mqa_schedule/deep_gemm), and FlashMLA plans its tiles inside the attention kernel: kernels of the
-suite, which are not timed, make these two tables. vLLM's copy of the schedule is timed.
+suite, which are not timed, make these two tables. vLLM's copy of the schedule is timed. On one of several
+context-parallel ranks the builder replaces the expanded lengths by local ones before the schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, schedule_part, tile_part
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
+from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, on_rank, schedule_part, tile_part
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.engine_launch import EngineLaunch, own
+from spec_decode_bench.kernels.dcp_lengths import triton as local_kernel
 from spec_decode_bench.kernels.mla_tile_schedule import triton as tile_kernel
 from spec_decode_bench.kernels.paged_mqa_schedule import triton as schedule_kernel
 from spec_decode_bench.upstream._vllm import Definitions, needs
-from spec_decode_bench.upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER, table_columns
+from spec_decode_bench.upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER, LOCAL, table_columns
 
 SPLIT = "v1/attention/backends/utils.py"
 BUILDER = "DeepseekV32IndexerMetadataBuilder"
@@ -34,10 +37,11 @@ BUILD = Definitions(
     f"{BUILDER}.build",
     f"{BUILDER}._prepare_decode_tensors",
     f"{BUILDER}._prepare_global_decode_seq_lens",
+    f"{BUILDER}._dcp_localize_decode_seq_lens",
     given=lambda: _used_by_builder(),
 )
-NEEDS = needs(UNIFORM, DECODES, BUILD)
-IDLE = {"all requests are padding, B=32, native": "vLLM builds no metadata for a step without tokens"}
+NEEDS = needs(UNIFORM, DECODES, BUILD, LOCAL)
+IDLE = {"*all requests are padding*, native": "vLLM builds no metadata for a step without tokens"}
 #: Tokens of a page of the index cache on Hopper.
 BLOCK_KV = 64
 
@@ -60,10 +64,11 @@ def _fails_on(point: Point, x: Inputs) -> bool:
     return point.decode_path == "flatten" and (other_columns or x.num_decode_tokens < point.batch_size)
 
 
-def _made_by_the_suite(point: Point, x: Inputs, out: Outputs) -> tuple[Callable[[], None], Callable[[], None]]:
-    """The schedule and the tiles."""
+def _made_by_the_suite(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None]]:
+    """The schedule, and the tiles with the lengths that they are over."""
+    local, localize = on_rank(point, x, local_kernel.triton_fused)
     schedule = schedule_kernel.triton_fused(*schedule_part(point, out))
-    return own(schedule), own(tile_kernel.triton_fused(*tile_part(point, x, out)))
+    return [own(one) for one in (schedule, *localize, tile_kernel.triton_fused(*tile_part(point, local, out)))]
 
 
 @cache
@@ -85,6 +90,7 @@ def _used_by_builder() -> dict[str, Any]:
     return {
         "dataclass": dataclass,
         "split_decodes_and_prefills": DECODES().split_decodes_and_prefills,
+        "get_dcp_local_seq_lens": LOCAL().get_dcp_local_seq_lens,
         "current_platform": SimpleNamespace(is_cuda=lambda: True),
         "has_deep_gemm": lambda: True,
         "get_paged_mqa_logits_metadata": lambda lens, block_size, num_sms, indices: _fresh(num_sms, lens.device),
@@ -96,7 +102,7 @@ def _used_by_builder() -> dict[str, Any]:
 def _builder(point: Point, out: Outputs) -> SimpleNamespace:
     """With the attributes that the methods read."""
     tokens, device = out.lens.numel(), out.lens.device
-    calls = BUILD()
+    (size, rank, interleave), calls = ranks_of(point), BUILD()
     builder = SimpleNamespace(
         vllm_config=SimpleNamespace(speculative_config=None),
         use_flattening=point.decode_path == "flatten",
@@ -111,14 +117,17 @@ def _builder(point: Point, out: Outputs) -> SimpleNamespace:
         decode_lens_buffer=out.decode_lens,
         per_req_decode_lens_buffer=torch.empty_like(out.decode_lens),
         decode_seq_lens_buffer=out.lens,
+        global_decode_seq_lens_buffer=torch.empty_like(out.lens),
         expanded_block_table_buffer=out.block_table,
         scheduler_metadata_buffer=out.schedule[: point.num_sms + 1],
         offsets_buffer=torch.arange(point.next_n, dtype=torch.int32, device=device),
         arange_buffer=torch.arange(tokens, dtype=torch.int32, device=device),
+        dcp_world_size=size,
+        dcp_rank_tensor=torch.tensor(rank, dtype=torch.int32, device=device),
+        cp_kv_cache_interleave_size=interleave,
     )
-    for name in ("_prepare_decode_tensors", "_prepare_global_decode_seq_lens"):
-        method = getattr(calls, name)
-        setattr(builder, name, lambda method=method, **given: method(builder, **given))
+    for name in ("_prepare_decode_tensors", "_prepare_global_decode_seq_lens", "_dcp_localize_decode_seq_lens"):
+        setattr(builder, name, partial(getattr(calls, name), builder))
     return builder
 
 
@@ -137,7 +146,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
     def lengths() -> None:
         torch.diff(x.query_start_loc[: rows + 1], out=decode_lens)
-        builder._prepare_decode_tensors(
+        lens, *_ = builder._prepare_decode_tensors(
             seq_lens=x.seq_lens,
             block_table=x.block_table,
             decode_lens=decode_lens,
@@ -149,6 +158,8 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             next_n=point.next_n,
             max_decode_len=width,
         )
+        if point.cp_size > 1:
+            builder._dcp_localize_decode_seq_lens(lens, rows, True)
 
     fresh, schedule = _fresh(point.num_sms, out.lens.device), out.schedule[: point.num_sms + 1]
     return EngineLaunch(lengths, lambda: schedule.copy_(fresh), *_made_by_the_suite(point, x, out))
@@ -177,6 +188,6 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         max_seq_len=point.max_model_len,
         slot_mapping=None,
         block_table_tensor=x.block_table,
-        dcp_local_seq_lens=None,
+        dcp_local_seq_lens=None if point.cp_size == 1 else x.seq_lens,  # only asked for whether it is there
     )
     return EngineLaunch(lambda: build(builder, 0, metadata), *_made_by_the_suite(point, x, out))

@@ -57,6 +57,12 @@ def _around_a_segment(x: Inputs) -> None:
         x.seq_lens[b] = (255, 256, 257, 258, 259, 512, 515, 64, 65)[b % 9]
 
 
+def _around_a_segment_of_the_last_of_four(x: Inputs) -> None:
+    """Its segments of 256 tokens begin behind 3 * 64 tokens, and every 1024."""
+    for b in range(len(x.seq_lens)):
+        x.seq_lens[b] = 192 + (0, 1, 2, 1024, 1025, 1026, 1027, 1028, 2049, 0)[b % 10]
+
+
 def _rows_over_segments(x: Inputs) -> None:
     x.seq_lens.copy_(x.seq_lens.new_tensor([300, 770, 513]))
 
@@ -145,6 +151,38 @@ EDGE_CASES = [
     EdgeCase("B = 257, ragged", _LARGE | {"batch_size": 257, "decode_len": "ragged"}),
     EdgeCase("B = 257, ragged, native", _LARGE | _NATIVE | {"batch_size": 257, "decode_len": "ragged"}),
     EdgeCase("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
+]
+
+_CP = {"batch_size": 9, "cp_size": 4, "cp_rank": "last"}
+_CP_LARGE = _LARGE | {"batch_size": 257, "decode_len": "ragged", "cp_size": 2, "cp_rank": "last"}
+EDGE_CASES += [
+    *_both("CP = 4, last rank", _CP),
+    *_both(
+        "CP = 8, interleave 64, first rank, padding rows, old layout",
+        _CP | _OLD | {"cp_size": 8, "cp_interleave": 64, "cp_rank": "first", "padding": 0.3},
+    ),
+    *_both(
+        "CP = 2, interleave 128, last rank, ragged, old layout, remainder at the back",
+        _CP | _OLD | _RAGGED | {"cp_size": 2, "cp_interleave": 128, "block_size": 128, "remainder": "back"},
+    ),
+    *_both("CP = 4, lengths below the interleave", _CP | {"cp_interleave": 64, "context_len": {"uniform": [1, 63]}}),
+    *_both(
+        "CP = 4, lengths below the interleave, first rank",
+        _CP | {"cp_interleave": 64, "cp_rank": "first", "context_len": {"uniform": [1, 63]}},
+    ),
+    *_both(
+        "CP = 4, interleave 64, lengths around a segment",
+        _CP | {"batch_size": 20, "cp_interleave": 64},
+        _around_a_segment_of_the_last_of_four,
+    ),
+    *_both("CP = 4, seq_len < decode_len", _CP | {"batch_size": 4}, seq_len_below_decode_len),
+    *_both("CP = 4, all requests are padding", _CP | {"batch_size": 4}, all_padding),
+    EdgeCase("CP = 4, interleave 16, T > A", _SMALL | _CP | _RAGGED | {"cp_interleave": 16, "token_padding": 17}),
+    *_both(
+        "CP = 8, lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "cp_size": 8, **_LONGEST}
+    ),
+    EdgeCase("CP = 2, B = 257, ragged", _CP_LARGE),
+    EdgeCase("CP = 2, B = 257, ragged, native", _CP_LARGE | _NATIVE),
 ]
 
 # Random lengths, and random rows on the native path, so that a graph that keeps those of its capture is wrong.

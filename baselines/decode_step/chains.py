@@ -6,9 +6,17 @@ from collections.abc import Callable
 
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths import chains as dcp_lengths
 from spec_decode_bench.baselines.decode_flatten import chains as decode_flatten
 from spec_decode_bench.baselines.decode_native import chains as decode_native
-from spec_decode_bench.baselines.decode_step.operator import Inputs, Outputs, native_part, schedule_part, tile_part
+from spec_decode_bench.baselines.decode_step.operator import (
+    Inputs,
+    Outputs,
+    native_part,
+    on_rank,
+    schedule_part,
+    tile_part,
+)
 from spec_decode_bench.baselines.mla_tile_schedule import chains as mla_tile_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule import chains as paged_mqa_schedule
 from spec_decode_bench.baselines.workloads.composition import in_sequence
@@ -41,8 +49,10 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The operator chains of lengths and tables, paged-MQA schedule and tile schedule one after another, copies
     included.
     """
+    local, localize = on_rank(point, x, dcp_lengths.op_chain)
     return in_sequence(
         lengths_chain(point, x, out),
         paged_mqa_schedule.op_chain(*schedule_part(point, out)),
-        mla_tile_schedule.fresh_copy(*tile_part(point, x, out)),
+        *localize,
+        mla_tile_schedule.fresh_copy(*tile_part(point, local, out)),
     )

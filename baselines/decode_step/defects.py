@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths import chains as dcp_lengths
+from spec_decode_bench.baselines.dcp_lengths.chains import local_lengths
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
 from spec_decode_bench.baselines.decode_flatten.chains import needs_exact_host_lens
-from spec_decode_bench.baselines.decode_step.chains import lengths_chain, stale_on_the_flatten_path
+from spec_decode_bench.baselines.decode_step.chains import lengths_chain, op_chain, stale_on_the_flatten_path
 from spec_decode_bench.baselines.decode_step.operator import (
     Inputs,
     Outputs,
+    on_rank,
     schedule_part,
     schedule_point,
     tile_part,
@@ -35,10 +40,12 @@ def _with_schedule_of(
 ) -> Callable[[], None]:
     """The step with the schedule that ``decode_path`` would build, over ``lens``."""
     inputs, outputs = paged_mqa_schedule.Inputs(lens), paged_mqa_schedule.Outputs(out.schedule)
+    local, localize = on_rank(point, x, dcp_lengths.op_chain)
     return in_sequence(
         lengths_chain(point, x, out),
+        *localize,
         schedule_chain(schedule_point(point, decode_path), inputs, outputs),
-        fresh_copy(*tile_part(point, x, out)),
+        fresh_copy(*tile_part(point, local, out)),
     )
 
 
@@ -65,8 +72,9 @@ def schedule_of_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
 )
 def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
     """Lengths, table and schedule are persistent, but a captured graph keeps reading the first step's tiles."""
-    step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)))
-    tile_point, tile_inputs, _ = tile_part(point, x, out)
+    local, localize = on_rank(point, x, dcp_lengths.op_chain)
+    step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)), *localize)
+    tile_point, tile_inputs, _ = tile_part(point, local, out)
     tiles = fresh_tiles(tile_point, tile_inputs)
 
     def launch():
@@ -83,8 +91,9 @@ def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping
 )
 def skipped_planning(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The consumer keeps using tiles that were planned for earlier lengths."""
-    step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)))
-    tile_point, tile_inputs, tile_outputs = tile_part(point, x, out)
+    local, localize = on_rank(point, x, dcp_lengths.op_chain)
+    step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)), *localize)
+    tile_point, tile_inputs, tile_outputs = tile_part(point, local, out)
     tiles, persistent = fresh_tiles(tile_point, tile_inputs), tile_outputs.views(tile_point)
     planned_for = torch.full_like(x.seq_lens[:1], -1)
     plan = {name: torch.zeros_like(view) for name, view in persistent.items()}
@@ -98,3 +107,15 @@ def skipped_planning(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
         planned_for.copy_(longest)
 
     return launch
+
+
+@variant(
+    "decode_step",
+    defect="the local length of a request is expanded, as if it grew with every token (vLLM #46076)",
+    skip=lambda p: stale_on_the_flatten_path(p) or ("one rank" if p.cp_size == 1 else None),
+)
+def local_length_expanded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Lengths and the schedule over them are too short; the tiles, which are by request, are right."""
+    local, ranks = x.seq_lens.clone(), ranks_of(point)
+    expand = op_chain(Point({**point, "cp_size": 1}), replace(x, seq_lens=local), out)
+    return in_sequence(lambda: local.copy_(local_lengths(x.seq_lens, ranks)), expand)

@@ -18,16 +18,29 @@ A schedule belongs to the mode of the kernel that reads it: one over flat tokens
 numbers atoms. Read in the other mode, a table has the right shape and sends SMs to the wrong work, or into an endless
 loop (vLLM #55270).
 
+Under decode context parallelism (``cp_size`` > 1) lens[t] and lens[b, j] are what of a token's length lies on this rank
+(dcp_lengths), and the paged-MQA schedule is over them. The tiles are over the requests' local lengths and the heads of
+all ranks. vLLM 0.33: v1/attention/backends/mla/indexer.py:build makes the expanded lengths local before it calls
+DeepGEMM, v1/attention/backends/mla/flashmla.py:_build_decode gets local lengths and multiplies the heads.
+
 The schedules depend on seq_lens and query_start_loc only, so they need not wait for the flattened lengths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from spec_decode_bench.baselines.compute_slot_mappings.operator import (
+    CONTEXT_PARALLEL,
+    INTERLEAVE_FITS,
+    has_all_tokens,
+)
+from spec_decode_bench.baselines.dcp_lengths import operator as dcp_lengths
+from spec_decode_bench.baselines.dcp_lengths.operator import held_of
 from spec_decode_bench.baselines.decode_flatten import operator as decode_flatten
 from spec_decode_bench.baselines.decode_flatten.operator import Inputs, num_tokens
 from spec_decode_bench.baselines.decode_native import operator as decode_native
@@ -36,6 +49,8 @@ from spec_decode_bench.baselines.mla_tile_schedule import operator as mla_tile_s
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from spec_decode_bench.baselines.workloads import axes
+from spec_decode_bench.baselines.workloads.composition import Setup, part_point
+from spec_decode_bench.baselines.workloads.decode_batch import int32
 from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.contract import Axis, Expected, Operator, Point, Rule
 from spec_decode_bench.harness.tensors import I32, field
@@ -96,15 +111,16 @@ def _native_reference(point: Point, x: Inputs) -> dict[str, Expected]:
 # Not a Composition: which part writes lens, how much of it, and what the schedule reads depend on the path.
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """The references of the parts. The schedule is over the flat lengths, or over one length per request."""
+    local = int32(list(map(held_of(point), x.seq_lens.tolist())))
     if point.decode_path == "flatten":
         expected = dict(decode_flatten.reference(point, x))
         queries = expected["lens"].value[: x.num_decode_tokens]
     else:
-        expected, queries = _native_reference(point, x), x.seq_lens
+        expected, queries = _native_reference(point, x), local
     schedule = paged_mqa_schedule.reference(
         schedule_point(point, point.decode_path), paged_mqa_schedule.Inputs(queries)
     )
-    tiles = mla_tile_schedule.reference(point, mla_tile_schedule.Inputs(x.seq_lens))
+    tiles = mla_tile_schedule.reference(point, mla_tile_schedule.Inputs(local))
     return {**expected, **schedule, **tiles}
 
 
@@ -121,7 +137,7 @@ def same_step_elsewhere(point: Point) -> str | None:
     """Why another point measures the same step."""
     if point.decode_path == "native" and (point.token_padding or point.host_lens == "stale"):
         return "the native path has no token padding and reads no host lengths"
-    return axes.same_batch_elsewhere(point)
+    return has_all_tokens(point) or axes.same_batch_elsewhere(point)
 
 
 # --- point, inputs and outputs for the variants of the single operators -----------------------------------------------
@@ -140,10 +156,21 @@ def schedule_part(point: Point, out: Outputs) -> tuple[Point, paged_mqa_schedule
     return schedule_point(point, point.decode_path), lens, paged_mqa_schedule.Outputs(out.schedule)
 
 
+def on_rank(point: Point, x: Inputs, lengths: Setup) -> tuple[Inputs, list[Callable[[], None]]]:
+    """The step with the requests' lengths on this rank, and the launches that make them: of ``lengths``, a variant of
+    dcp_lengths, or none where there is one rank.
+    """
+    if point.cp_size == 1:
+        return x, []
+    local, at = torch.empty_like(x.seq_lens), part_point(dcp_lengths.operator, point, max_num_seqs=point.batch_size)
+    launch = lengths(at, dcp_lengths.Inputs(x.seq_lens, point.batch_size), dcp_lengths.Outputs(local))
+    return replace(x, seq_lens=local), [launch]
+
+
 def tile_part(
     point: Point, x: Inputs, out: Outputs
 ) -> tuple[Point, mla_tile_schedule.Inputs, mla_tile_schedule.Outputs]:
-    """The tile schedule for mla_tile_schedule."""
+    """The tile schedule for mla_tile_schedule. x: with lengths on this rank (on_rank)."""
     outputs = mla_tile_schedule.Outputs(out.tile_scheduler_metadata, out.num_splits)
     return mla_tile_schedule.operator.complete(point), mla_tile_schedule.Inputs(x.seq_lens), outputs
 
@@ -160,6 +187,7 @@ operator = Operator(
         *axes.DECODE_STEP,
         DECODE_PATH,
         *decode_flatten.FLATTENING,
+        *CONTEXT_PARALLEL,
         mla_tile_schedule.NUM_HEADS_Q,
         mla_tile_schedule.NUM_SMS,
         mla_tile_schedule.NUM_SM_PARTS,
@@ -181,6 +209,7 @@ operator = Operator(
     baseline="op_chain",
     rules=(
         *mla_tile_schedule.operator.rules,
+        INTERLEAVE_FITS,
         Rule(
             "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, token_padding "
             "{token_padding}) must not exceed max_num_batched_tokens ({max_num_batched_tokens})",

@@ -64,8 +64,11 @@ LETTERS = {"tile_scheduler_metadata": ("p", lambda point: FIELD_NAMES[point.layo
 
 
 def unbounded_parts(point: Point) -> int:
-    """SMs over CTAs per token tile, as the FP8 extension derives P: 0 where there are more CTAs than SMs."""
-    return point.num_sms // cdiv(point.max_decode_len * point.num_heads_q, BLOCK_M)
+    """SMs over CTAs per token tile, as the FP8 extension derives P: 0 where there are more CTAs than SMs. Ranks that
+    share a context gather their heads.
+    """
+    heads = point.num_heads_q * point.get("cp_size", 1)
+    return point.num_sms // cdiv(point.max_decode_len * heads, BLOCK_M)
 
 
 NUM_HEADS_Q = Axis("num_heads_q", axes.whole(1), 128, "query heads per rank; one latent KV head")

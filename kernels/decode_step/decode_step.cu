@@ -18,25 +18,57 @@
 
 using namespace decode_step;  // Sizes, Inputs, Outputs, Tables, THREADS: declared by cuda.py
 
-template <int VECTOR, bool MANY>
+using Tokens = paged_mqa_schedule::Tokens<const int*>;
+
+// A single rank, and one of several that share the contexts. lengths: of requests on this rank. work: the weights of
+// requests over flat tokens.
+struct Single {
+    using Lengths = const int*;
+    dcp_lengths::Whole local;
+
+    __device__ __forceinline__ Lengths lengths(const int* seq_lens) const { return seq_lens; }
+    __device__ __forceinline__ Tokens work(const Inputs& x, int num_tokens) const {
+        return {x.seq_lens, x.query_start_loc, num_tokens};
+    }
+};
+struct OneOfSeveral {
+    struct Lengths {
+        const int* seq_lens;
+        dcp_lengths::Local local;
+
+        __device__ __forceinline__ int operator[](int b) const { return local(seq_lens[b]); }
+    };
+    dcp_lengths::Local local;
+    int segment_log2;
+
+    __device__ __forceinline__ Lengths lengths(const int* seq_lens) const { return {seq_lens, local}; }
+    __device__ __forceinline__ Tokens work(const Inputs& x, int num_tokens) const {
+        return {x.seq_lens, x.query_start_loc, num_tokens, local.first, segment_log2};
+    }
+};
+
+template <int VECTOR, bool MANY, class Rank = Single>
 __device__ __forceinline__ void
-flatten_step(const Inputs& x, const Outputs& out, const Sizes& n, const Tables& tables) {
+flatten_step(const Inputs& x, const Outputs& out, const Sizes& n, const Tables& tables, const Rank& rank = {}) {
     const int b = (int)blockIdx.x - n.num_schedulers;
     if (b >= 0) {
-        flatten<VECTOR>(b, blockIdx.y, gridDim.y, x.seq_lens, x.query_start_loc, out, tables);
+        flatten<VECTOR>(
+            b, blockIdx.y, gridDim.y, x.seq_lens, x.query_start_loc, out, tables, nullptr, rank.local);
     } else if (blockIdx.y == 0) {
-        const paged_mqa_schedule::Tokens<const int*> work{x.seq_lens, x.query_start_loc, n.schedule.num_queries};
-        schedule<MANY>(x.seq_lens, work, out, n);
+        schedule<MANY>(rank.lengths(x.seq_lens), rank.work(x, n.schedule.num_queries), out, n);
     }
 }
 
-template <bool MANY>
-__device__ __forceinline__ void native_step(const Inputs& x, const Outputs& out, const Sizes& n) {
+template <bool MANY, class Rank = Single>
+__device__ __forceinline__ void native_step(
+    const Inputs& x, const Outputs& out, const Sizes& n, const Rank& rank = {}) {
     const int block = (int)blockIdx.x - n.num_schedulers;
     if (block >= 0) {
-        native_entry(block * THREADS + threadIdx.x, x.seq_lens, x.query_start_loc, out, n);
+        native_entry(block * THREADS + threadIdx.x, x.seq_lens, x.query_start_loc, out, n, rank.local);
     } else {
-        schedule<MANY>(x.seq_lens, paged_mqa_schedule::Requests<const int*>{x.seq_lens, 1, n.schedule.factor}, out, n);
+        using Requests = paged_mqa_schedule::Requests<typename Rank::Lengths>;
+        const auto lengths = rank.lengths(x.seq_lens);
+        schedule<MANY>(lengths, Requests{lengths, 1, n.schedule.factor}, out, n);
     }
 }
 
@@ -54,3 +86,20 @@ KERNEL decode_step_flatten_one_kernel_vec1(READ, TABLES, WRITTEN) { flatten_step
 KERNEL decode_step_flatten_many_kernel_vec1(READ, TABLES, WRITTEN) { flatten_step<1, true>(x, out, n, tables); }
 KERNEL decode_step_native_one_kernel(READ, WRITTEN) { native_step<false>(x, out, n); }
 KERNEL decode_step_native_many_kernel(READ, WRITTEN) { native_step<true>(x, out, n); }
+
+// On one of several context-parallel ranks.
+#define RANK const __grid_constant__ OneOfSeveral rank
+KERNEL decode_step_flatten_ranks_one_kernel_vec4(READ, TABLES, WRITTEN, RANK) {
+    flatten_step<4, false>(x, out, n, tables, rank);
+}
+KERNEL decode_step_flatten_ranks_many_kernel_vec4(READ, TABLES, WRITTEN, RANK) {
+    flatten_step<4, true>(x, out, n, tables, rank);
+}
+KERNEL decode_step_flatten_ranks_one_kernel_vec1(READ, TABLES, WRITTEN, RANK) {
+    flatten_step<1, false>(x, out, n, tables, rank);
+}
+KERNEL decode_step_flatten_ranks_many_kernel_vec1(READ, TABLES, WRITTEN, RANK) {
+    flatten_step<1, true>(x, out, n, tables, rank);
+}
+KERNEL decode_step_native_ranks_one_kernel(READ, WRITTEN, RANK) { native_step<false>(x, out, n, rank); }
+KERNEL decode_step_native_ranks_many_kernel(READ, WRITTEN, RANK) { native_step<true>(x, out, n, rank); }

@@ -7,9 +7,9 @@
 
 Launches of one stream run one after another, so a sequence pays for each kernel from its first load to its last store.
 In one launch the step takes as long as its longest part, the tile schedule, provided that every part can work from the
-step's inputs. The paged-MQA schedule over flat tokens can: the segments of a request's tokens have a closed form, and
-the token that holds a segment is found by walking over the tokens of one request. So B requests are scanned, not T
-lengths, and nothing is read that another block writes.
+step's inputs. The paged-MQA schedule over flat tokens can: the segments of a request's tokens have a closed form, also
+on one of several context-parallel ranks, and the token that holds a segment is found by walking over the tokens of one
+request. So B requests are scanned, not T lengths, and nothing is read that another block writes.
 
 The block of the tile schedule limits the launch: with the tile schedule of one warp the CUDA kernel became faster
 again.
@@ -31,6 +31,7 @@ from spec_decode_bench.baselines.workloads.integers import cdiv
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.kernels.dcp_lengths.triton import rank_constants
 from spec_decode_bench.kernels.decode_flatten import triton as decode_flatten
 from spec_decode_bench.kernels.decode_flatten.triton import STRIP_SIZES, flatten_rows
 from spec_decode_bench.kernels.decode_native.triton import context_len
@@ -104,6 +105,9 @@ def decode_step_flatten_kernel(
     COLUMNS: tl.constexpr,
     SCHEDULE: tl.constexpr,
     TILES: tl.constexpr,
+    RANKS: tl.constexpr,
+    RANK: tl.constexpr,
+    INTERLEAVE: tl.constexpr,
 ):
     program, strip = tl.program_id(0), tl.program_id(1)
     if program >= n.num_schedulers:
@@ -121,13 +125,27 @@ def decode_step_flatten_kernel(
             table_stride,
             BLOCK_SIZE,
             COLUMNS,
+            None,
+            RANKS,
+            RANK,
+            INTERLEAVE,
         )
     elif strip == 0:
         build_schedule(program, x.seq_lens, x.query_start_loc, out, n, True, SCHEDULE, TILES)
 
 
 @triton.jit
-def decode_step_native_kernel(n, x, out, ENTRIES: tl.constexpr, SCHEDULE: tl.constexpr, TILES: tl.constexpr):
+def decode_step_native_kernel(
+    n,
+    x,
+    out,
+    ENTRIES: tl.constexpr,
+    SCHEDULE: tl.constexpr,
+    TILES: tl.constexpr,
+    RANKS: tl.constexpr,
+    RANK: tl.constexpr,
+    INTERLEAVE: tl.constexpr,
+):
     program, width = tl.program_id(0), n.width
     if program >= n.num_schedulers:
         i = (program - n.num_schedulers) * ENTRIES + tl.arange(0, ENTRIES)
@@ -136,7 +154,7 @@ def decode_step_native_kernel(n, x, out, ENTRIES: tl.constexpr, SCHEDULE: tl.con
         seq_len = tl.load(x.seq_lens + b, mask=inside, other=0)
         start = tl.load(x.query_start_loc + b, mask=inside, other=0)
         end = tl.load(x.query_start_loc + b + 1, mask=inside, other=0)
-        tl.store(out.lens + i, context_len(seq_len, width, j, 1), mask=inside)
+        tl.store(out.lens + i, context_len(seq_len, width, j, 1, RANKS, RANK, INTERLEAVE), mask=inside)
         tl.store(out.decode_lens + b, end - start, mask=inside & (j == 0))
     else:
         build_schedule(program, x.seq_lens, x.query_start_loc, out, n, False, SCHEDULE, TILES)
@@ -149,8 +167,10 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """
     programs, schedule = paged_mqa_schedule.tiling(point.batch_size, point.num_sms)
     num_schedulers = 1 + programs
-    tiles = mla_tile_schedule.tiling(point.batch_size, point.num_sm_parts, point.layout)
-    shapes = {"SCHEDULE": schedule, "TILES": tiles, "num_warps": NUM_WARPS}
+    tiles, ranks = mla_tile_schedule.tiling(point.batch_size, point.num_sm_parts, point.layout), rank_constants(point)
+    first, log2 = paged_mqa_schedule.rank_segments(point)
+    schedule, tiles = schedule._replace(FIRST=first, LOG2=log2), tiles._replace(**ranks)
+    shapes = {"SCHEDULE": schedule, "TILES": tiles, "num_warps": NUM_WARPS} | ranks
     inputs, n = bundle(x, *INPUTS), sizes(point, x, num_schedulers)
     if point.decode_path == "flatten":
         across, strips = decode_flatten.request_grid(x, out, COLUMNS)

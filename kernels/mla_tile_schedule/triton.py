@@ -28,6 +28,7 @@ from spec_decode_bench.baselines.workloads.integers import reciprocal, tile
 from spec_decode_bench.harness.bundle import bundle
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.launch import fixed_launch
+from spec_decode_bench.kernels.dcp_lengths.triton import local_length
 
 
 class Sizes(NamedTuple):
@@ -43,7 +44,8 @@ class Sizes(NamedTuple):
 
 class Tile(NamedTuple):
     """OLD: layout of the rows. REQUESTS, PARTS: of a batch, at most. ENDS: of a row of the table of two levels. TEAM:
-    lanes that share the requests of a part.
+    lanes that share the requests of a part. RANKS, RANK, INTERLEAVE: of context parallelism, which leaves a rank a part
+    of the lengths.
     """
 
     OLD: bool
@@ -51,6 +53,9 @@ class Tile(NamedTuple):
     ENDS: int
     PARTS: int
     TEAM: int
+    RANKS: int = 1
+    RANK: int = 0
+    INTERLEAVE: int = 1
 
 
 def sizes(point: Point, x: Inputs) -> Sizes:
@@ -67,6 +72,14 @@ def _larger(a, b):
 def _blocks(length, OLD: tl.constexpr):
     """ceil(length / 64) without a sum that overflows near 2^31."""
     return -(-tl.maximum(length, 0 if OLD else 1) >> 6)
+
+
+@triton.jit
+def _length(seq_lens, request, mask, TILE: tl.constexpr):
+    length = tl.load(seq_lens + request, mask=mask, other=0)
+    if TILE.RANKS > 1:
+        length = local_length(length, TILE.RANKS, TILE.RANK, TILE.INTERLEAVE)
+    return length
 
 
 @triton.jit
@@ -89,7 +102,7 @@ def tile_schedule(seq_lens, out, n, TILE: tl.constexpr):
     num_splits = out.num_splits
     request = tl.arange(0, REQUESTS)
     real = request < batch_size
-    length = tl.load(seq_lens + request, mask=real, other=0)
+    length = _length(seq_lens, request, real, TILE)
     ends = tl.cumsum(tl.where(real, _blocks(length, OLD) + overhead, 0), 0)
     stride = (tl.max(ends, 0) + num_parts - 1) // num_parts
     ends = tl.where(real, ends, 0x7FFFFFFF)
@@ -138,7 +151,7 @@ def tile_schedule(seq_lens, out, n, TILE: tl.constexpr):
     cut_last = (next_block > 0).to(tl.int32)
     last = next_request - 1 + cut_last
     row, written = out.tile_scheduler_metadata + p * 8, p < num_parts
-    last_length = tl.load(seq_lens + last, mask=written, other=0)
+    last_length = _length(seq_lens, last, written, TILE)
     tl.store(row, reached, mask=written)
     tl.store(row + 4, split, mask=written)
     if OLD:

@@ -32,8 +32,10 @@ namespace paged_mqa_schedule {  // Sizes, THREADS: declared by cuda.py
 constexpr int WARPS = THREADS / 32;
 constexpr int LOADS = 4;  // in flight per thread where it has many requests
 
-// Negative lengths have no segments. The sum is unsigned: a length may be 2^31 - 1.
-__device__ __forceinline__ int segments(int length) { return (max(length, 0) + 255u) >> 8; }
+// Segments of 2^log2 tokens. Negative lengths have none. The sum is unsigned: a length may be 2^31 - 1.
+__device__ __forceinline__ int segments(int length, int log2 = 8) {
+    return (max(length, 0) + ((1u << log2) - 1)) >> log2;
+}
 
 // The weight of a request: its segments, once for each of `atoms` query atoms. lens: the last column of the lengths,
 // rows row_stride apart. Lens: const int*, or what has its operator[].
@@ -69,23 +71,28 @@ struct Requests {
 
 // The weight of a request of a flattened batch: the segments of its tokens, each a query with its own length.
 // It has a closed form, so no token is visited and no flattened length is read. Token padding has no segments.
+//
+// On one of CP context-parallel ranks, whose interleave divides 256, the first token lies behind `first` others, and
+// the k-th segment begins k * 256 CP tokens later. So a local length has as many segments of 256 tokens as the whole
+// length less `first` has of 2^log2 = 256 CP.
 template <class Lens>
 struct Tokens {
     Lens seq_lens;
     const int* query_start_loc;
     int num_tokens;
+    int first = 0, log2 = 8;
 
     __device__ __forceinline__ int factor() const { return 1; }
     __device__ __forceinline__ int end(int) const { return num_tokens; }
 
-    // Segments of the lengths 1 .. length together, modulo 2^32: 256 lengths have k segments, for each k up to
-    // length / 256; the rest have one more.
-    static __device__ __forceinline__ unsigned up_to(int length) {
-        const unsigned whole = length >> 8, rest = length & 255;
-        return (whole + 1) * (128 * whole + rest);
+    // Segments of the lengths 1 .. length together, modulo 2^32: S = 2^log2 lengths have k segments, for each k up to
+    // length / S; the rest have one more.
+    __device__ __forceinline__ unsigned up_to(int length) const {
+        const unsigned whole = length >> log2, rest = length & ((1 << log2) - 1);
+        return (whole + 1) * ((1 << (log2 - 1)) * whole + rest);
     }
-    static __device__ __forceinline__ int of(int seq_len, int rows) {
-        const int last = max(seq_len, 0);
+    __device__ __forceinline__ int of(int seq_len, int rows) const {
+        const int last = max(seq_len - first, 0);
         return up_to(last) - up_to(max(last - rows, 0));
     }
     __device__ __forceinline__ int weight(int row) const {
@@ -105,9 +112,9 @@ struct Tokens {
     // Ends at the request's last token at the latest, because the unit is one of the request's.
     __device__ __forceinline__ int query(int request, int, int& segment) const {
         int query = query_start_loc[request];
-        int length = seq_lens[request] - (query_start_loc[request + 1] - query) + 1;
+        int length = seq_lens[request] - first - (query_start_loc[request + 1] - query) + 1;
 #pragma unroll 1
-        for (int width = segments(length); segment >= width; width = segments(++length)) {
+        for (int width = segments(length, log2); segment >= width; width = segments(++length, log2)) {
             segment -= width;
             ++query;
         }

@@ -24,7 +24,14 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from spec_decode_bench.baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
+from spec_decode_bench.baselines.dcp_lengths.operator import ranks_of
+from spec_decode_bench.baselines.paged_mqa_schedule.operator import (
+    SEGMENT,
+    Inputs,
+    Outputs,
+    request_lens,
+    with_indices,
+)
 from spec_decode_bench.baselines.workloads.integers import cdiv, reciprocal
 from spec_decode_bench.harness.contract import Point, variant
 from spec_decode_bench.harness.launch import fixed_launch
@@ -53,10 +60,14 @@ class Sizes(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """ROWS: lengths scanned at once; up to WARP_TILE, the batch is no larger. SLOTS: rows of the table."""
+    """ROWS: lengths scanned at once; up to WARP_TILE, the batch is no larger. SLOTS: rows of the table. FIRST, LOG2:
+    rank_segments.
+    """
 
     ROWS: int
     SLOTS: int
+    FIRST: int = 0
+    LOG2: int = 8
 
 
 def sizes(point: Point, batch_size: int, factor: int, num_queries: int) -> Sizes:
@@ -64,19 +75,30 @@ def sizes(point: Point, batch_size: int, factor: int, num_queries: int) -> Sizes
     return Sizes(batch_size, point.num_sms, *reciprocal(point.num_sms), factor, is_back, num_queries)
 
 
-@triton.jit
-def _segments(length):
-    """ceil(length / 256), 0 for negative lengths."""
-    return -(-tl.maximum(length, 0) >> 8)
+def rank_segments(point: Point) -> tuple[int, int]:
+    """(tokens of a context before this rank's first one, log2 of the tokens of a context per segment of the rank).
 
-
-@triton.jit
-def _up_to(length):
-    """Segments of the lengths 1 .. length together, int64: 256 lengths have k segments, for each k up to length / 256;
-    the rest have one more.
+    Of CP ranks whose interleave divides 256, the k-th segment of one begins k * 256 CP tokens behind its first token.
+    So a local length has as many segments of 256 tokens as the whole length, less the tokens before the first, has of
+    256 CP: the segments of a request's tokens keep their closed form.
     """
-    whole, rest = length >> 8, length & 255
-    return (whole + 1).to(tl.int64) * (128 * whole.to(tl.int64) + rest)
+    size, rank, interleave = ranks_of(point)
+    return rank * interleave, (SEGMENT * size).bit_length() - 1
+
+
+@triton.jit
+def _segments(length, LOG2: tl.constexpr):
+    """ceil(length / 2^LOG2), 0 for negative lengths."""
+    return -(-tl.maximum(length, 0) >> LOG2)
+
+
+@triton.jit
+def _up_to(length, LOG2: tl.constexpr):
+    """Segments of the lengths 1 .. length together, int64: S = 2^LOG2 lengths have k segments, for each k up to
+    length / S; the rest have one more.
+    """
+    whole, rest = length >> LOG2, length & ((1 << LOG2) - 1)
+    return (whole + 1).to(tl.int64) * ((1 << (LOG2 - 1)) * whole.to(tl.int64) + rest)
 
 
 @triton.jit
@@ -90,21 +112,31 @@ def _in_run(ids, token, tokens, longest, DIRECTION: tl.constexpr):
 
 
 @triton.jit
-def _weight(lens, query_start_loc, row, batch_size, row_stride, longest, TOKENS: tl.constexpr, RUNS: tl.constexpr):
+def _weight(
+    lens,
+    query_start_loc,
+    row,
+    batch_size,
+    row_stride,
+    longest,
+    TOKENS: tl.constexpr,
+    RUNS: tl.constexpr,
+    TILE: tl.constexpr,
+):
     """Segments of a request, 0 past the batch. TOKENS: of all its tokens, each a separate query. RUNS: rows are tokens,
     query_start_loc their ids.
     """
     inside = row < batch_size
     if RUNS:
         row += _in_run(query_start_loc, row, batch_size, longest, 1)
-    length = tl.load(lens + row * row_stride, mask=inside, other=0)
+    length = tl.load(lens + row * row_stride, mask=inside, other=0) - TILE.FIRST
     if TOKENS:
         start = tl.load(query_start_loc + row, mask=inside, other=0)
         rows = tl.load(query_start_loc + row + 1, mask=inside, other=0) - start
         last = tl.maximum(length, 0)
-        weight = (_up_to(last) - _up_to(tl.maximum(last - rows, 0))).to(tl.int32)
+        weight = (_up_to(last, TILE.LOG2) - _up_to(tl.maximum(last - rows, 0), TILE.LOG2)).to(tl.int32)
     else:
-        weight = _segments(length)
+        weight = _segments(length, TILE.LOG2)
     return weight
 
 
@@ -140,7 +172,7 @@ def schedule_rows(
     batch_size, num_sms, factor = n.batch_size, n.num_sms, n.factor
     atoms = 1 if TOKENS or RUNS else factor
     rows = tl.arange(0, ROWS)
-    first = _weight(lens, query_start_loc, rows, batch_size, row_stride, factor, TOKENS, RUNS)
+    first = _weight(lens, query_start_loc, rows, batch_size, row_stride, factor, TOKENS, RUNS, TILE)
     if ROWS <= WARP_TILE:  # the whole batch
         ends = tl.cumsum(first, 0)
         total = tl.max(ends, 0)
@@ -148,7 +180,7 @@ def schedule_rows(
         before = tl.sum(first, 0)
         total = before
         for begin in range(ROWS, batch_size, ROWS):
-            tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, factor, TOKENS, RUNS)
+            tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, factor, TOKENS, RUNS, TILE)
             total += tl.sum(tile, 0)
 
     units = total * atoms
@@ -164,7 +196,7 @@ def schedule_rows(
     else:
         passed = _passed(first, 0, start, atoms)
         for begin in range(ROWS, batch_size, ROWS):
-            tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, factor, TOKENS, RUNS)
+            tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, factor, TOKENS, RUNS, TILE)
             passed += _passed(tile, before, start, atoms)
             before += tl.sum(tile, 0)
         count = (passed >> 32).to(tl.int32)
@@ -177,9 +209,9 @@ def schedule_rows(
     if TOKENS:
         query = tl.load(query_start_loc + request, mask=live, other=0)
         end = tl.load(query_start_loc + request + 1, mask=live, other=0)
-        length = tl.load(lens + request, mask=live, other=0) - end + query + 1
+        length = tl.load(lens + request, mask=live, other=0) - TILE.FIRST - end + query + 1
         for _ in range(1, factor):
-            width = _segments(length)
+            width = _segments(length, TILE.LOG2)
             next_token = ((segment >= width) & live).to(tl.int32)
             segment -= width * next_token
             query += next_token
@@ -188,12 +220,12 @@ def schedule_rows(
         before = _in_run(query_start_loc, request, batch_size, factor, -1)
         last = request + _in_run(query_start_loc, request, batch_size, factor, 1)
         query = request - before
-        width = _segments(tl.load(lens + last * row_stride, mask=live, other=0))
+        width = _segments(tl.load(lens + last * row_stride, mask=live, other=0), TILE.LOG2)
         segment = tl.where(live, (segment + before * width) // (last + 1 - query), 0)
     else:
         query = request * atoms
         if atoms > 1:
-            width = _weight(lens, query_start_loc, request, batch_size, row_stride, factor, TOKENS, RUNS)
+            width = _weight(lens, query_start_loc, request, batch_size, row_stride, factor, TOKENS, RUNS, TILE)
             for _ in range(1, atoms):
                 next_atom = (segment >= width) & live
                 segment -= tl.where(next_atom, width, 0)

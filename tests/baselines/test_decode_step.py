@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from spec_decode_bench.baselines.dcp_lengths.operator import held_of
 from spec_decode_bench.baselines.decode_flatten import operator as decode_flatten
 from spec_decode_bench.baselines.decode_native import operator as decode_native
 from spec_decode_bench.baselines.decode_step.operator import Inputs, operator, reference
 from spec_decode_bench.baselines.mla_tile_schedule import operator as mla_tile_schedule
 from spec_decode_bench.baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from spec_decode_bench.baselines.workloads.decode_batch import int32
 from tests.baselines.random_batches import each_batch, legal_point
 
 
@@ -60,6 +62,25 @@ def test_worked_example_of_the_tiles(path):
     assert expected["num_splits"].value[:4].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("path", ["flatten", "native"])
+def test_worked_example_on_the_last_of_two_ranks(path):
+    """It has every second block of 64: 128 of 256, 257 and 258 tokens, none of 64. The tiles have 2, 1 and 1 blocks."""
+    expected = example(decode_path=path, cp_size=2, cp_rank="last", cp_interleave=64, num_sms=2)
+    tiles = expected["tile_scheduler_metadata"].value[:2, :7].tolist()
+    assert tiles == [[0, 1, 0, 0, 0, 0, 0], [2, 2, 0, 0, 0, 0, 0]]
+    if path == "flatten":
+        assert expected["lens"].value.tolist() == [128, 128, 128, 0] + [0] * 8
+        assert expected["schedule"].value.tolist() == [[0, 0], [2, 0], [4, 0]]
+    else:
+        assert expected["lens"].value[:9].tolist() == [128, 128, 128, 0, 0, 0, 0, 0, 0]
+        assert expected["schedule"].value.tolist() == [[0, 0], [1, 0], [6, 0]]
+
+
+def test_ranks_gather_their_heads():
+    """4 tokens of 128 heads are 8 CTAs; on each of two ranks that share the contexts they are 16."""
+    assert [operator.complete({"cp_size": size}).num_sm_parts for size in (1, 2)] == [132 // 8, 132 // 16]
+
+
 def test_token_padding_moves_the_end_of_the_schedule():
     """Its rows have no segments, but they are rows of the kernel's batch."""
     expected = example(token_padding=2)
@@ -85,8 +106,8 @@ def part(single, point, **axes):
 @each_batch(operator, 150)
 def test_the_parts_equal_the_references_of_the_operators(point, x):
     step = operator.reference(point, x)
-    tiles = mla_tile_schedule.operator
-    whole = tiles.reference(part(tiles, point), mla_tile_schedule.Inputs(x.seq_lens))
+    tiles, local = mla_tile_schedule.operator, int32([held_of(point)(length) for length in x.seq_lens.tolist()])
+    whole = tiles.reference(part(tiles, point), mla_tile_schedule.Inputs(local))
     if point.decode_path == "flatten":
         single = decode_flatten.operator
         whole |= single.reference(part(single, point), x)
