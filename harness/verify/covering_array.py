@@ -47,8 +47,8 @@ MOST_BITS = 16
 MOST_WITH_BOTH = 32
 #: Powers of two with an even exponent.
 EVEN_POWERS = 0x55555555
-#: Values that are drawn between two powers of two.
-DRAWN = 3
+#: Thirds of what lies between two powers of two, of each of which a value is drawn: the middle one comes first.
+THIRDS = (1, 0, 2)
 #: How often a pair meets at least, as the classes of most sizes have several values.
 MEETINGS = 2
 #: Pairs that are looked for once more, of those that met without effect.
@@ -134,6 +134,7 @@ def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant], dra
         examples = axis.examples_at(search.operator.complete({}))
         return [ValueClass(axis.name, str(n), (n,)) for n in range(len(examples))]
     bits = _largest_power(search, axis)
+    last = _last(search, axis, bits)
     declared = sorted({size for variant in variants for size in variant.sizes.get(axis.name, ())})
     powers = [2**n for n in range(1, min(bits, MOST_BITS) + 1)]
     # One neighbour of each large one, as a kernel may be compiled for each value.
@@ -145,23 +146,24 @@ def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant], dra
         "2^n": powers,
         "2^n +- 1": beside,
         "sizes": (size + step for size in declared for step in (-1, 0, 1)),
-        "largest": (_last(search, axis, bits),),
-        BETWEEN: _between(bits, draw),
+        "largest": (last,),
+        BETWEEN: (size for size in _between(bits, draw) if size < last),
     }
     legal = {name: tuple(v for v in values if search.is_legal(axis, v)) for name, values in named.items()}
     return [ValueClass(axis.name, name, values) for name, values in legal.items() if values]
 
 
 def _between(bits: int, draw: random.Random) -> list[int]:
-    """Sizes that are no neighbours of a power of two, DRAWN between any two of them, in turns. Every second one is a
-    multiple of some power, as are blocks of 48 tokens.
+    """Sizes that are no neighbours of a power of two, one in each third between any two of them, in turns. In the middle
+    and last third they are multiples of some power, as are blocks of 48 tokens.
     """
     rounds = []
-    for number in range(DRAWN):
+    for third in THIRDS:
         values = []
         for power in (2**n for n in range(3, bits + 1)):
-            step = 2 ** draw.randrange(1, power.bit_length() - 1) if number % 2 == 0 else 1
-            values.append(draw.randrange(power + max(step, 2), 2 * power - 1) // step * step)
+            step = 2 ** draw.randrange(1, power.bit_length() - 1) if third else 1
+            begin, end = (power + 2 + (power - 3) * one // 3 for one in (third, third + 1))
+            values.append(max(draw.randrange(begin, end) // step, power // step + 1) * step)
         rounds.append(draw.sample(values, len(values)))
     return list(dict.fromkeys(itertools.chain.from_iterable(rounds)))
 
