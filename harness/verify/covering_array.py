@@ -6,8 +6,8 @@ tried here, in the space that the axes of an operator span.
 
 The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``), powers of two, one less or one more,
 the sizes at which a variant takes another path (``@variant(..., sizes=)``) with their neighbours, the largest that the
-rules, ``Axis.largest`` and MOST_BYTES allow, and what lies between powers of two, of which every point draws its own
-value. Of a class with several values every point takes the one that was taken least, and of those the one that has met
+rules, ``Axis.largest`` and MOST_BYTES allow, and what lies between powers of two, of which a value is drawn from each
+third. Of a class with several values every point takes the one that was taken least, and of those the one that has met
 the fewest of its other values. Each is taken at least once. The classes of any other axis are its examples.
 
 The seed decides the values that are drawn, and where the buffers of a point begin: mostly all are aligned but one.
