@@ -154,8 +154,8 @@ def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant], dra
 
 
 def _between(bits: int, draw: random.Random) -> list[int]:
-    """Sizes that are no neighbours of a power of two, one in each third between any two of them, in turns. In the middle
-    and last third they are multiples of some power, as are blocks of 48 tokens.
+    """Sizes that are no neighbours of a power of two, one in each third between any two of them, in turns. In the
+    middle and last third they are multiples of some power, as are blocks of 48 tokens.
     """
     rounds = []
     for third in THIRDS:
