@@ -117,8 +117,10 @@ class Plan:
         return trusted_of(self.trusted, self.sources, environment) if self.trusted else {}
 
     def that_run(self, items: Sequence[Planned]) -> Sequence[Planned]:
-        """Points with the variants that are available and take them, as far as this process can tell."""
-        if self.catalog is None:
+        """Points with the variants that are available and take them, as far as this process can tell; all of them where
+        a wrong one ends the run, and on a CPU, which verifies none first.
+        """
+        if self.catalog is None or self.decisive or self.job.device == "cpu":
             return items
 
         def runs(variant: Variant, point: Point) -> bool:
@@ -242,9 +244,7 @@ def measured(
                     items = left
                     if proven := plan.proven(session.environment):
                         items = [item.trusting(proven) if isinstance(item, Task) else item for item in left]
-                    for checked in session.verify_first(
-                        items if plan.decisive else plan.that_run(items), plan.decisive
-                    ):
+                    for checked in session.verify_first(plan.that_run(items), plan.decisive):
                         tell(checked.variant_id, checked.finding)
                     if wrong := plan.decisive & told:
                         items = [item.of(names) for item in items if (names := _of(item, wrong))]
