@@ -82,6 +82,7 @@ DRAFTERS = (
     ("compute_slot_mappings", "dcp", RANK, "a rank of eight"),
     ("decode_flatten", "dcp", RANK, "a rank of eight"),
     ("draft_passes", "dcp", RANK, "a rank of eight"),
+    ("decode_step", "dcp", f"{RANK},num_heads_q=16", "a rank of eight"),
 )
 #: Of docs/decode-loop.md, and the model step at which they are shown.
 LOOPS = ("decode_loop_whole_step", "decode_loop_whole_step_mamba", "decode_loop", "decode_loop_mamba")
