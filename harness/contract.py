@@ -83,7 +83,8 @@ class Axis:
 
     parse:   turns the value that YAML gives into a canonical, JSON-able one. Raises ValueError with a sentence that
              says what would be legal. For values that are not sizes, its attribute ``examples`` may list those that
-             ``verify`` combines with all sizes, or be a function (point) -> list.
+             ``verify`` combines with all sizes, or be a function (point) -> list. Where the default is none of them,
+             most points have the first: one that hides no other axis.
     default: the value where a grid does not set the axis, or a function of the axes declared before this one.
     label:   value -> its short form in keys and tables.
     largest: the largest size worth verifying, for a size that costs launch time but no bytes, and that no rule bounds.

@@ -74,7 +74,7 @@ def crossing_share(value: object) -> float:
     return axes.probability(value)
 
 
-crossing_share.examples = (0.0, 0.7, 1.0)
+crossing_share.examples = (0.7, 0.0, 1.0)
 
 
 def of_copies(*all_axes: Axis) -> Iterator[Axis]:

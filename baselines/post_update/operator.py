@@ -51,8 +51,8 @@ NEW_DRAFTS = Axis("new_drafts", axes.choice("no", "yes"), "no", "whether drafts 
 
 
 _vocab_size = axes.whole(1)
-#: The last is DeepSeek's, with ids of 17 bits, whose rows of counts leave no room for many requests.
-_vocab_size.examples = (9, 1027, 129280, 262144)
+#: Token ids of 17 and 18 bits, as of DeepSeek and Gemma: their rows of counts leave no room for many requests.
+_vocab_size.examples = (1027, 9, 129280, 262144)
 VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of history that a slot holds")
 

@@ -46,7 +46,7 @@ def probability(value: Any) -> float:
     return float(value)
 
 
-probability.examples = (0.0, 0.3, 0.7, 1.0)
+probability.examples = (0.7, 0.0, 0.3, 1.0)
 
 
 def choice(*names: str) -> Callable[[Any], str]:

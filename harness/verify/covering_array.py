@@ -8,7 +8,8 @@ The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``
 the sizes at which a variant takes another path (``@variant(..., sizes=)``) with their neighbours, the largest that the
 rules, ``Axis.largest`` and MOST_BYTES allow, and what lies between powers of two, of which a value is drawn from each
 third. Of a class with several values every point takes the one that was taken least, and of those the one that has met
-the fewest of its other values. Each is taken at least once. The classes of any other axis are its examples.
+the fewest of its other values. Each is taken at least once. The classes of any other axis are its examples. At
+ORDINARY further points no size is extreme.
 
 The seed decides the values that are drawn, and where the buffers of a point begin: mostly all are aligned but one.
 
@@ -40,7 +41,7 @@ from spec_decode_bench.harness.verify.points import LARGEST, PointSearch, axes_o
 #: interpreter; 16-bit and 20-bit counts overflow well below it.
 MOST_BYTES = 4 << 20
 #: Elements that some point has of every tensor that can have as many, and its bytes: rows x columns past 20 bits.
-MANY, MANY_BYTES = 2**20 + 1, 16 << 20
+MANY, MANY_BYTES = 2**21, 32 << 20
 #: Of the powers of two that are classes; what is larger is met by the largest size alone.
 MOST_BITS = 16
 #: Powers of two up to here are tried with both neighbours: the drafts of a step, and the tokens of a block.
@@ -55,6 +56,8 @@ MEETINGS = 2
 MOST_LOOKS = 100
 #: Legal classes of an axis that are tried for one with which no axis is idle.
 MOST_TRIED = 6
+#: Points at which no size is extreme: at most so many times its default.
+ORDINARY, ORDINARY_LARGEST = 32, 32
 #: Pairs that are tried for a variant that skips most of the array, of those that it has not met.
 PAIRS_OF_ITS_OWN = 40
 
@@ -117,6 +120,7 @@ def covering_array(operator: Operator, variants: Sequence[Variant], seed: int = 
             builder.cover([pair for pair in several if builder.met[pair] < times])
         builder.cover_with_effect()
         builder.take_all_values()
+        builder.take_ordinary_points()
         builder.take_large_tensors()
         for variant in own:
             taken = [builder.pairs[label] for label, point in builder.found.items() if _takes(variant, point)]
@@ -287,13 +291,34 @@ class _Builder:
                     if point is not None:
                         self._add(point)
 
+    def take_ordinary_points(self) -> None:
+        """Add points at which all sizes lie between powers of two, and what has a default by the sizes has that. Where
+        pairs meet the other axes often have extreme values, which may hide what goes wrong at an ordinary one.
+        """
+        drawn = {}
+        for axis in self.search.sizes:
+            if not callable(axis.default):
+                between = (size for one in self.classes[axis.name] if one.name == BETWEEN for size in one.values)
+                drawn[axis] = [size for size in between if size <= ORDINARY_LARGEST * max(axis.default, 1)]
+        for n in range(ORDINARY):
+            for _ in range(MOST_TRIED):
+                values = {axis.name: sizes[n % len(sizes)] for axis, sizes in drawn.items() if sizes}
+                values |= {axis.name: 0 for axis in drawn if axis.default == 0 and self._rng.random() < 0.5}
+                picks = {axis.name: self._rng.choice(self.classes[axis.name]).values[0] for axis in self.search.words}
+                fitting = self.search.fitting(values, picks, frozenset())
+                point = None if fitting is None else self.search.complete(fitting, picks)
+                if point is not None and self._is_tried(point, lambda point: True):
+                    self._add(point)
+                    break
+
     def with_effect(self, point: Point, pairs: frozenset[Pair]) -> frozenset[Pair]:
         idle = self.operator.idle_axes(point)
         return frozenset(pair for pair in pairs if not {one.axis for one in pair} & idle) if idle else pairs
 
     def take_large_tensors(self) -> None:
-        """Add points until every tensor has MANY elements at one, where a point of MANY_BYTES has: sizes are doubled at
-        the one where it has most, with the defaults of all other axes where it exists there.
+        """Add points until every tensor has MANY elements at one, where a point of MANY_BYTES has: sizes are doubled,
+        from their defaults if that suffices, else at the point where it has most, with the defaults of all other axes
+        where it exists there.
         """
         search = PointSearch(self.operator, MANY_BYTES)
         for spec in (*tensors(self.operator.inputs).values(), *tensors(self.operator.outputs).values()):
@@ -304,14 +329,15 @@ class _Builder:
             largest = max(self.found.values(), key=elements)
             if elements(largest) >= MANY:
                 continue
-            plain = self._moved(search, largest, {}, words=False)
-            point, more = None, plain if plain is not None and 4 * elements(plain) > elements(largest) else largest
-            while more is not point and elements(more) < MANY:
-                point = more
-                doubled = (self._moved(search, point, {axis.name: 2 * point[axis.name]}) for axis in search.sizes)
-                more = max((point, *filter(None, doubled)), key=elements)  # the first of several
-            if elements(more) >= MANY:
-                self._add(more)
+            for begin in (search.complete({}, {}), self._moved(search, largest, {}, words=False), largest):
+                point, more = None, begin
+                while more is not None and more is not point and elements(more) < MANY:
+                    point = more
+                    doubled = (self._moved(search, point, {axis.name: 2 * point[axis.name]}) for axis in search.sizes)
+                    more = max((point, *filter(None, doubled)), key=elements)  # the first of several
+                if more is not None and elements(more) >= MANY:
+                    self._add(more)
+                    break
 
     def _moved(self, search: PointSearch, point: Point, sizes: Mapping[str, int], words: bool = True) -> Point | None:
         """The point with other sizes, which may move others; words: else all that is no size has its default."""

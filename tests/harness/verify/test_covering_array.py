@@ -78,6 +78,25 @@ def test_tensors_have_more_elements_than_20_bits_count(name):
     large = [point for point in points if not search.is_small(point)]
     assert len(large) <= len(specs)
     assert all(PointSearch(operator, arrays.MANY_BYTES).is_small(point) for point in large)
+    if name == "decode_native":
+        assert any(point.context_len == {"uniform": [1, 163840]} for point in large)  # no row is empty
+
+
+def test_drawn_sizes_meet_ordinary_ones():
+    """Of pairs the other sizes are often extreme: a step of 12 drafts whose requests decode one token each."""
+    rows = [p for p in points_of("decode_native") if p.next_n == p.max_decode_len and p.batch_size > 8]
+    ordinary = [point for point in rows if max(point.compress_ratio, point.next_n) < 128]
+    assert {n.bit_length() for n in (p.next_n for p in ordinary) if n & (n - 1)} >= {4, 5, 6}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_few_points_hide_what_a_share_decides(name):
+    """Nothing accepted, copied or new at most points would hide the tables that depend on it."""
+    operator, points = CATALOG.operators[name], points_of(name)
+    shares = [axis.name for axis in operator.axes if axis.parse.__name__ in ("probability", "crossing_share")]
+    for share in shares:
+        hidden = sum(point[share] == 0 for point in points)
+        assert hidden < len(points) / 2 or operator.complete({})[share] == 0, share
 
 
 def test_pairs_that_met_without_effect_are_looked_for():
