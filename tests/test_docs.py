@@ -41,7 +41,7 @@ def test_links_lead_somewhere(path):
     assert broken == []
 
 
-COMMAND = re.compile(r"^ *python bench\.py (\S[^`\n]*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?: *|PYTHONPATH=\S+ |\.venv/bin/)python bench\.py (\S[^`\n]*)$", re.MULTILINE)
 SHOWN = [*DOCUMENTS, ROOT / ".github" / "workflows" / "gate.yml"]
 
 

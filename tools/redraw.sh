@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Draw every picture of the documents anew from results/reference/, and write the measured parts of the documents.
+# Draw the pictures of the documents anew from results/reference/, and write the measured parts of the documents. Those of
+# servers and of error rates are drawn by bench.py plot, tools/predicted.py and tools/error_rates.py.
 set -euo pipefail
 shopt -s extglob
 cd "$(dirname "$0")/.."

@@ -2,9 +2,9 @@
 
 The drafter stores keys and values of the target's tokens, the context, and runs over Q query tokens per request: the
 newest token, the anchor, and masks behind it. DFlash samples k drafts from the masks, so Q = k + 1; DSpark samples the
-first one from the anchor (``sample_from_anchor: yes``), so Q = k. For row b < B with q tokens from
-start = query_start_loc[b] on, s = idx_mapping[b], kept = q - num_rejected[b], p = target_positions[start + kept - 1],
-the position of the last kept token, M = max_model_len. ``out.`` marks an output that has the name of an input:
+first one from the anchor (``sample_from_anchor: yes``), so Q = k. For row b < B with q tokens from start =
+query_start_loc[b] on, s = idx_mapping[b], kept = q - num_rejected[b], p = target_positions[start + kept - 1], the
+position of the last kept token, M = max_model_len. ``out.``: an output that has the name of an input.
 
     context  context_positions[start + j] = target_positions[start + j]          j < kept, else 0 (j < q)
              context_slot_mappings[g, start + j] = slot(g, target_positions[start + j])    j < kept, else -1
@@ -24,18 +24,14 @@ the position of the last kept token, M = max_model_len. ``out.`` marks an output
              else block_tables[g][b, t // V] * BS + o // (I * CP) * I + o % I
 
 All else keeps its contents. Block 0 is the null block: columns below a sliding window name it, and nobody may write
-there. A position past the table has no slot. A captured graph reads everything up to the capacity: an index of a stale
-row would sample into a live request's logits.
+there. A captured graph reads everything up to the capacity: an index of a stale row would sample into a live request's
+logits.
 
 vLLM 0.33: ``_prepare_dflash_inputs_kernel``, launched once per KV cache group of the drafter by
-``prepare_dflash_inputs`` (v1/worker/gpu/spec_decode/dflash/speculator.py), slots by ``cp_local_slot`` (cp_utils.py).
-temperature and seeds are in pinned host memory there (``memory: uva``). That kernel clamps the column of a position
-past the table, so drafts behind the model's range get slots of the last block. Left out: the fill of context slots that
-a replayed graph reads behind the batch, hidden rows, other layouts. Those are, of vLLM's runner V1,
-``copy_and_expand_dflash_inputs`` (no tails; slots for rejected rows and null blocks) and
-``copy_and_expand_eagle_inputs`` (P-EAGLE: context and masks in one row), v1/spec_decode/utils.py; of SGLang 0.5.23
-``_prepare_dflash_draft_block_contig`` (ids, positions and slots of the query from a table with an entry per token),
-kernels/ops/speculative/dflash.py.
+``prepare_dflash_inputs`` (v1/worker/gpu/spec_decode/dflash/speculator.py), slots by ``cp_local_slot`` (cp_utils.py),
+temperature and seeds in pinned host memory (``memory: uva``). It clamps the column of a position past the table, so
+drafts behind the model's range get slots of the last block. Left out: the fill of context slots that a replayed graph
+reads behind the batch, hidden rows.
 """
 
 from __future__ import annotations

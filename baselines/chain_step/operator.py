@@ -1,8 +1,8 @@
 """chain_step: what one EAGLE step with a chain of drafts (topk = 1) reads of a table with an entry per token.
 
 SGLang keeps req_to_token[r, p], the KV slot of token p of request r, in place of a block table. For row b of the B rows
-of a step, with s = seq_lens[b], r = req_pool_indices[b], W = next_n tokens of its chain (the last verified one, then
-k = W - 1 drafts), and 0 <= j < W:
+of a step, with s = seq_lens[b], r = req_pool_indices[b], W = next_n tokens of its chain (the last verified one, then k
+= W - 1 drafts), and 0 <= j < W:
 
     draft_slots[b, j] = req_to_token[r, s + j]     j < k: where the drafter writes
     draft_positions[b] = s                         of its first pass; it counts them up in place
@@ -18,17 +18,14 @@ and for passes i = 1 .. k - 1 of a drafter whose attention takes packed slots (`
     kv_indices[i - 1, kv_indptr[i - 1, b] + p] = req_to_token[r, p]            p < s + i
 
 Nothing depends on a drafted token, so all of it is known before the drafter runs. Rows of padding, up to the size of a
-captured graph, are rows like others, of one token in request slot 0; several share it. Entries of kv_indices
-behind the last row keep their contents.
+captured graph, have one token in request slot 0, which several may share. Entries of kv_indices behind the last row
+keep their contents.
 
-SGLang 0.5.23 takes four launches, in three places: assign_draft_cache_locs_contiguous and
-generate_draft_decode_kv_indices (kernels/ops/speculative/cache_locs.py) before the drafter, build_chain_tree and
-prepare_draft_extend_layout (eagle.py beside it) behind it and behind the verification; callers are prepare_for_draft,
-build_eagle_verify_input and prepare_for_draft_extend of srt/speculative/eagle_worker_common.py and common_template of
-the drafter's attention. Its second launch also fills the row of a pass k, which no attention reads. The tokens of the
-chain, which its third launch copies too, are the drafter's and not part of this.
-
-``compute_slot_mappings`` with block_size 1 has the contract of the slots alone.
+SGLang 0.5.23 takes four launches: assign_draft_cache_locs_contiguous and generate_draft_decode_kv_indices
+(kernels/ops/speculative/cache_locs.py) before the drafter, build_chain_tree and prepare_draft_extend_layout (eagle.py
+beside it) behind it and behind the verification, called in srt/speculative/eagle_worker_common.py and by the drafter's
+attention. The second one also fills the row of a pass k, which no attention reads. The third one's copy of the drafted
+tokens is left out.
 """
 
 from __future__ import annotations

@@ -10,16 +10,15 @@ BS = block_sizes[g]:
                                            p' = p // V * KB + o // (I * CP) * I + o % I
 
 I is the interleave, a divisor of KB: the tokens of a block of the KV cache manager, which kernels may see as several
-blocks of BS whose ids follow one another (``blocks_per_kv_block``). I may be larger than BS then, so that BS in place
-of KB is wrong (vLLM #51031). Since I divides KB, p' = p // (I * CP) * I + p % I.
+blocks of BS with consecutive ids (``blocks_per_kv_block``). I may exceed BS, so BS in place of KB is wrong (vLLM
+#51031). Since I divides KB, p' = p // (I * CP) * I + p % I.
 
-A position past the table of a group has -1, too: of two enabled groups one may have a narrower table (vLLM #53982,
-#54296). Entries from the real number of tokens on are -1 over the whole capacity: a graph captured at a larger size
-would write KV through slots of an earlier step there (vLLM #36580). Slot -1 is a request that owns no blocks, such as a
+A position past the table of a group has -1, too: one group may have a narrower table than another (vLLM #53982,
+#54296). Entries behind the real tokens are -1 over the whole capacity: a graph captured at a larger size would write KV
+through slots of an earlier step there (vLLM #36580). Slot -1 of idx_mapping is a request that owns no blocks, such as a
 drafter's dummy row (vLLM #56734).
 
-Tables are by slot, not by row, and may not be read where nothing is owned (vLLM #57317). block id * BS must fit an
-int32.
+Tables are by slot and may not be read where nothing is owned (vLLM #57317). block id * BS must fit an int32.
 
 vLLM 0.33 runs this once before the target's forward pass and once per further pass of the drafter.
 """

@@ -7,13 +7,11 @@ rows of a step, and rank r:
                       = seq_lens[b] // (CP * I) * I + min(max(seq_lens[b] % (CP * I) - r * I, 0), I)
     local_seq_lens[b] = 0                                            behind the real rows, over the whole capacity
 
-A rank may have nothing of a short request. Entries of seq_lens behind the real rows are not read. The kernels of a
-replayed graph read a length for every captured row, hence the zeros.
+A rank may have nothing of a short request. Entries of seq_lens behind the real rows are not read. A replayed graph
+reads a length for every captured row, hence the zeros.
 
-vLLM 0.33 runs this once before the target's forward pass and once before each pass of the drafter, whose lengths have
-moved since: v1/worker/gpu/cp_utils.py:prepare_dcp_local_seq_lens, called in v1/worker/gpu/model_runner.py and
-v1/worker/gpu/spec_decode/speculator.py. I divides the block size there. Its runner V1 does the same in PyTorch on the
-host (v1/attention/backends/utils.py:get_dcp_local_seq_lens). SGLang 0.5.23: srt/layers/dcp/layout.py:get_dcp_lens.
+vLLM 0.33 runs this once before the target's forward pass and once before each pass of the drafter:
+v1/worker/gpu/cp_utils.py:prepare_dcp_local_seq_lens. I divides the block size there.
 """
 
 from __future__ import annotations

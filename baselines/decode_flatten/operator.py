@@ -1,7 +1,7 @@
 """decode_flatten: one row per speculative token, for a paged-MQA-logits kernel that supports only next_n = 1.
 
 vLLM's DeepSeek-V3.2 indexer (v1/attention/backends/mla/indexer.py) builds this once per decode step and metadata group,
-for DeepGEMM's paged MQA logits, which read the keys of a request once per row.
+for DeepGEMM's paged MQA logits.
 
 Request b of the B requests of a step brings decode_len[b] = query_start_loc[b + 1] - query_start_loc[b] tokens. The
 flat token t = query_start_loc[b] + j, its token j, gets
@@ -23,10 +23,8 @@ A kernel that takes tokens of several requests (SM100, vLLM #56562) wants to kno
     request_lens[b]   seq_lens[b], at an address that a captured graph may keep
 
 Under decode context parallelism (``cp_size`` > 1) lens[t] is what of that length lies on this rank (dcp_lengths), and
-the table is that of the rank. A request's own local length cannot be expanded instead: it does not grow with every
-token (vLLM #46076). request_lens stays as it is.
-
-DeepGEMM reads ceil(lens[t] / block_size) entries of a table row, so it is enough to copy the used blocks.
+the table is that of the rank. A request's local length cannot be expanded instead: it does not grow with every token
+(vLLM #46076). request_lens stays as it is.
 """
 
 from __future__ import annotations

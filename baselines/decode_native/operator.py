@@ -1,25 +1,24 @@
 """decode_native: 2-D per-token context lengths, for a paged-MQA-logits kernel that takes next_n > 1 natively.
 
-For each request b and each of its L query tokens, how many entries of the index cache that token may attend to:
+How many entries of the index cache each of the L query tokens of a request may attend to:
 
     context_lens[b, j] = max(seq_lens[b] - L + 1 + j, 0) // compress_ratio          j = 0 .. L-1,  L = max_decode_len
 
-vLLM's DeepSeek-V3.2 indexer (v1/attention/backends/mla/indexer.py) builds this once per decode step and metadata group
-where DeepGEMM's paged MQA logits support next_n; other next_n take decode_flatten. compress_ratio > 1: DeepSeek-V4.
+vLLM's DeepSeek-V3.2 indexer (v1/attention/backends/mla/indexer.py) builds this where DeepGEMM's paged MQA logits
+support next_n; other next_n take decode_flatten. compress_ratio > 1: DeepSeek-V4.
 
 Under decode context parallelism (``cp_size`` > 1) a token's length is first replaced by what lies on this rank
-(dcp_lengths), then divided. The order matters: lengths on a rank do not differ by one from token to token, so those of
-a request cannot be expanded (vLLM #46076). vLLM asks for an interleave that is a multiple of compress_ratio.
+(dcp_lengths), then divided: lengths on a rank do not differ by one from token to token (vLLM #46076). vLLM asks for an
+interleave that is a multiple of compress_ratio.
 
 int32 (B, L), contiguous: the first B * L elements of one flat persistent buffer, so that every (B, L) has the same
-address. Contiguity matters because the consumer addresses element (b, j) as b * next_n + j and takes no stride. The
-rest of the buffer keeps its contents. The block table needs no expansion. Entries of padding requests must be 0:
-consumers read uint32, and -1 becomes 4 * 10^9 tokens of work (vLLM #51538, flashinfer #5015).
+address. The consumer addresses element (b, j) as b * next_n + j and takes no stride. The rest of the buffer keeps its
+contents. Entries of padding requests must be 0: consumers read uint32, and -1 becomes 4 * 10^9 tokens of work (vLLM
+#51538, flashinfer #5015).
 
-Rows are aligned at their END with the batch maximum L, as in upstream, so the last column is the request's length. For
-a ragged row packed at its FRONT the length at column j is seq_lens[b] - decode_lens[b] + 1 + j, and columns past the
-row are 0; that convention is ``row_alignment: front``. vLLM splits native batches into uniform ones, so its only ragged
-rows are padding requests, where both conventions give zeros.
+Rows are aligned at their end with the batch maximum L, as in upstream, so the last column is the request's length. With
+``row_alignment: front``, the length at column j is seq_lens[b] - decode_lens[b] + 1 + j, and columns past the row are
+0. vLLM splits native batches into uniform ones, so its only ragged rows are padding requests, where both give zeros.
 """
 
 from __future__ import annotations

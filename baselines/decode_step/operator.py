@@ -9,21 +9,16 @@ What a step of an MLA model with a sparse indexer builds before its first layer,
                             schedule                          paged_mqa_schedule over B requests of ceil(L / 2) atoms
     either                  tile_scheduler_metadata, num_splits     mla_tile_schedule over B requests
 
-The paths share their buffers, because a server may alternate between them (vLLM decides per step whether L is a native
-next_n): lens is flat, and consumers get a view of its start. Flattening clears its whole tail. The native path leaves
-the tail, the expanded block table and the rest of decode_lens as they are, because its consumers read views of (B, L)
-and [B].
+The paths share their buffers, because a server may alternate between them: lens is flat, and consumers get a view of
+its start. Flattening clears its whole tail. The native path leaves the tail, the expanded block table and the rest of
+decode_lens as they are, because its consumers read views of (B, L) and [B].
 
 A schedule belongs to the mode of the kernel that reads it: one over flat tokens numbers tokens, one over requests
-numbers atoms. Read in the other mode, a table has the right shape and sends SMs to the wrong work, or into an endless
-loop (vLLM #55270).
+numbers atoms. Read in the other mode, it sends SMs to the wrong work, or into an endless loop (vLLM #55270).
 
 Under decode context parallelism (``cp_size`` > 1) lens[t] and lens[b, j] are what of a token's length lies on this rank
 (dcp_lengths), and the paged-MQA schedule is over them. The tiles are over the requests' local lengths and the heads of
-all ranks. vLLM 0.33: v1/attention/backends/mla/indexer.py:build makes the expanded lengths local before it calls
-DeepGEMM, v1/attention/backends/mla/flashmla.py:_build_decode gets local lengths and multiplies the heads.
-
-The schedules depend on seq_lens and query_start_loc only, so they need not wait for the flattened lengths.
+all ranks (vLLM 0.33: v1/attention/backends/mla/indexer.py:build and flashmla.py:_build_decode).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """draft_budget: adaptive verification's choice of the drafts that a step verifies, and the boundaries that follow.
 
 The host sets a budget for the step; the device gives it to the drafts that are most likely to survive. Row b < B' has d
-drafts, and draft i survives with p = c[0] * ... * c[i], in fp32 (c: the drafter's confidence in each of them, in
-[0, 1]). Of all drafts of the batch those with the highest p are admitted, draft_budget of them or as many as there are.
-a[b] of them are in row b, its first ones, as p never rises along a row.
+drafts, and draft i survives with p = c[0] * ... * c[i], in fp32 (c: the drafter's confidences, in [0, 1]). Of all
+drafts of the batch those with the highest p are admitted, draft_budget of them or as many as there are. a[b] of them
+are in row b, its first ones, as p never rises along a row.
 
 ``rule: vllm``, for s = idx_mapping[b] and all B rows (B' = B):
 
@@ -20,15 +20,15 @@ a[b] of them are in row b, its first ones, as p never rises along a row.
     without any, the last row has it. capped: no row has more than k + 1 tokens, and some of the rest is in no row
     query_start_loc[0] = 0, query_start_loc[b + 1] = query_start_loc[b] + verify_lens[b]
 
-The order of equal p decides: a new request has confidence 1 in all its drafts (vLLM), and tensor-parallel ranks that
+The order of equal p matters: a new request has confidence 1 in all its drafts (vLLM), and tensor-parallel ranks that
 chose other drafts would not run the same batch. Everything else keeps its contents. The confidences here have so few
-bits that their products are exact, in whatever order they are made.
+bits that their products are exact in any order.
 
 vLLM 0.33 (v1/worker/gpu/spec_decode/adaptive_verification.py: reallocate_drafts, _assign_draft_token_budget) uploads
 num_drafts and non_draft_tokens (``memory: uva`` reads them over the bus), and takes a compiled gather, product, top-k
 and sum, two prefix sums and fills. torch.topk breaks ties by index on a GPU. SGLang 0.5.23 takes three kernels
-(kernels/ops/speculative/dspark/dspark_schedule.py), where each draft counts those before it, and three more for
-boundaries and padding (ragged_verify_kernels.py). Its copy of the boundaries without the last is left out.
+(kernels/ops/speculative/dspark/dspark_schedule.py), and three more for boundaries and padding
+(ragged_verify_kernels.py).
 """
 
 from __future__ import annotations

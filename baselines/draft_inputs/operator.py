@@ -1,9 +1,9 @@
 """draft_inputs: inputs of the k forward passes of an MTP or EAGLE drafter.
 
-The first pass runs over the target's tokens shifted by one, the further ones over one token per request. Shapes are
-fixed: rejected tokens stay in the batch as dead rows. For row b < B with q query tokens, kept = q - num_rejected[b],
-start = query_start_loc[b], end = start + kept - 1, s = idx_mapping[b], M = max_model_len. ``out.`` marks an output
-that has the name of an input:
+The first pass runs over the target's tokens shifted by one, later ones over one token per request. Shapes are fixed:
+rejected tokens stay in the batch as dead rows. For row b < B with q query tokens, kept = q - num_rejected[b], start =
+query_start_loc[b], end = start + kept - 1, s = idx_mapping[b], M = max_model_len. ``out.``: an output that has the name
+of an input.
 
     first   input_ids[start + j] = target_input_ids[start + j + 1]                         0 <= j < kept - 1
             input_ids[end] = last_sampled_tokens[s] where num_sampled[b] > 0, else next_prefill_tokens[s]
@@ -22,11 +22,10 @@ that has the name of an input:
 
 Where positions do not advance (``advance: no``), positions and lengths get no + 1. current_draft_step is device data:
 one graph serves all passes. Everything else keeps its contents. last_token_indices, out.seq_lens and
-out.query_start_loc are written to their end, because captured graphs read all of them (a stale index is a read out of
-bounds, vLLM #39773). Sampling keys (sample_src_positions) advance even at the end of the model's range, where positions
-stick (vLLM #54282).
+out.query_start_loc are written to their end, because captured graphs read all of them (vLLM #39773). Sampling keys
+(sample_src_positions) advance even at the end of the model's range (vLLM #54282).
 
-later reads state from the inputs; an engine passes one array as both.
+State is read from the inputs; an engine passes one array as both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """draft_passes: metadata of a drafter's passes 2 .. k at once, where its closed form holds.
 
-After the first pass each pass runs over one token per request, one position further on. An engine advances positions
-and lengths between two passes. But they do not depend on the tokens that are drafted: for pass i + 1 (1 <= i < k) and
-row b of the B real rows, with s = idx_mapping[b], p = seq_lens[b] - num_rejected[b] - 1, the position of the last kept
-token, and M = max_model_len:
+After the first pass each pass runs over one token per request, one position further on, whatever token was drafted. For
+pass i + 1 (1 <= i < k) and row b of the B real rows, with s = idx_mapping[b], p = seq_lens[b] - num_rejected[b] - 1,
+the position of the last kept token, and M = max_model_len:
 
     sample_src_positions[i - 1, b] = p + i + 1           sampling key
     positions[i - 1, b] = min(p + i, M - 1)              p where positions do not advance (``advance: no``)
@@ -14,13 +13,12 @@ token, and M = max_model_len:
     schedule[i - 1] = paged_mqa_schedule over out.seq_lens[i - 1] of all rows with their padding, one atom each
                                                          where the model has a sparse indexer
 
-That equals what the passes of draft_inputs make one after another, because min(min(x, M) + 1, M) = min(x + 1, M).
-Left to a pass are the token of the pass before and its hidden row.
+That equals what the passes of draft_inputs make one after another, because min(min(x, M) + 1, M) = min(x + 1, M). Left
+to a pass are the token of the pass before and its hidden row.
 
-vLLM 0.33 takes two launches per pass, three with a sparse indexer; its planner and the copies of the drafter's tokens
-are not counted. Under decode context parallelism it takes one more per pass for the local lengths
-(v1/worker/gpu/spec_decode/speculator.py:_build_attn_metadata), maps slots of shared groups to tokens of the rank, and
-makes no schedules between passes (v1/attention/backends/mla/indexer.py: supports_draft_decode_metadata_update).
+vLLM 0.33 takes two launches per pass, three with a sparse indexer. Under decode context parallelism it takes one more
+for the local lengths, maps slots of shared groups to tokens of the rank, and makes no schedules between passes
+(v1/attention/backends/mla/indexer.py: supports_draft_decode_metadata_update).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """gather_block_tables: block tables by request slot -> tables in batch order, for all KV cache groups.
 
-An engine appends new blocks to a table by request slot; attention wants rows in batch order at a fixed address. For
-group g and row b of the B real requests, s = idx_mapping[b]:
+For group g and row b of the B real requests, s = idx_mapping[b]:
 
     null = max(num_computed_tokens[s] - reach[g], 0) // block_sizes[g]   in a group with a window (reach[g] > 0), else 0
     block_tables[g][b, c] = 0                  c < min(null, num_blocks[g, s])       below the window: may be reused
@@ -16,11 +15,10 @@ cache. A block is that of its first token, and rows of tables have widths[0] * b
 
     block_tables[0][b, c] = tables[0][s, c * block_sizes[0]] // block_sizes[0]
 
-reach is the number of tokens below the step's first one that may still be read. The comparison with the first position
-holds for all rows of a request. Entries below the window must be 0, not merely unread: a tile that straddles its start
-loads the whole block, and NaN in a reused block survives masking.
+reach is the number of tokens below the step's first one that may still be read. Entries below the window must be 0, not
+merely unread: a tile that straddles its start loads the whole block, and NaN in a reused block survives masking.
 
-num_blocks is in pinned host memory upstream (``memory: uva``), so a kernel's first load crosses the bus.
+num_blocks is in pinned host memory upstream (``memory: uva``).
 """
 
 from __future__ import annotations

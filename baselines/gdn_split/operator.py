@@ -1,11 +1,11 @@
 """gdn_split: a batch of speculative and plain requests, taken apart for layers of linear attention (GDN).
 
 GDN layers verify drafts with one kernel, which reads the state after the last accepted token and writes one after each
-draft, and run chunks of prompts and plain decodes with another. Each takes its requests and tokens from lists. Of the
-B requests of a step, S are speculative: num_draft_tokens[b] >= 0. It is 0 for one that drafted nothing, whose state
-still depends on what was accepted before, and -1 for the N = B - S plain ones; padding, which comes last, is plain.
-Request b has the tokens t from query_start_loc[b] to query_start_loc[b + 1]. For the i-th speculative request b and
-the i-th plain one c, both in batch order, and A tokens in all, A' of them speculative:
+draft, and run chunks of prompts and plain decodes with another. Each takes its requests and tokens from lists. Of the B
+requests of a step, S are speculative: num_draft_tokens[b] >= 0, also 0 for one that drafted nothing, whose state still
+depends on what was accepted before. The N = B - S plain ones have -1; so does padding, which comes last. Request b has
+the tokens t from query_start_loc[b] to query_start_loc[b + 1]. For the i-th speculative request b and the i-th plain
+one c, both in batch order, and A tokens in all, A' of them speculative:
 
     spec_mask[b] = num_draft_tokens[b] >= 0                                        all b
     spec_state_slots[i, j] = block_table[b, j]                                     0 <= j <= k;  0 from S to B
@@ -18,12 +18,12 @@ the i-th plain one c, both in batch order, and A tokens in all, A' of them specu
     plain_tokens = the tokens t of plain requests, in order
 
 Rows from B on, and tokens behind the last one of a list, keep their contents. The host counts requests and tokens of
-both kinds; which requests they are changes under a captured graph.
+both kinds; which they are changes under a captured graph.
 
-vLLM 0.33 (v1/attention/backends/gdn_attn.py:GDNAttentionMetadataBuilder.build) does this for each group of layers, in
-18 to 22 PyTorch operators where both kinds occur, with the mask on the host. It makes no list of a kind that does not
-occur, and resets the rows behind a kind's last request only where all requests are of that kind. Its table holds the
-slots of the states in use, in cache mode align those of mamba_align_step.
+vLLM 0.33 (v1/attention/backends/gdn_attn.py:GDNAttentionMetadataBuilder.build) does this for each group of layers in
+PyTorch operators, with the mask on the host. It makes no list of a kind that does not occur, and resets the rows behind
+a kind's last request only where all requests are of that kind. Its table holds the slots of the states in use, in cache
+mode align those of mamba_align_step.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ token-major:
     value d of token o    base + o * head_dim + d
     scale h of token o    base + block_size * head_dim + 4 * (o * head_dim / quant_block_size + h)
 
-So kv_cache[block, o, head_dim:] is NOT the scale of token o: the tensor's shape gives a block's size, not its layout.
+So kv_cache[block, o, head_dim:] is not the scale of token o: the tensor's shape gives a block's size, not its layout.
 
-The host sizes the chunk without asking the device: N = num_tokens assumes that every draft was accepted and is an upper
-bound. Workspace rows from cu_seq_lens[B] to N are slack; no consumer reads them and they must keep their contents.
+The host sizes the chunk by N = num_tokens, an upper bound that assumes that every draft was accepted. Workspace rows
+from cu_seq_lens[B] to N are slack; no consumer reads them and they must keep their contents.
 
-Runs once per indexer layer and prefill chunk (61 layers in DeepSeek-V3.2). A pure copy of bytes: nothing is decoded.
+A pure copy of bytes: nothing is decoded. DeepSeek-V3.2 runs it in 61 layers per prefill chunk.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ row b, s = idx_mapping[b] (-1 = padding), BS the Mamba block size, q the row's q
         num_accepted_tokens[s] = 1 where frozen and to = from, else a
         moves[b] = (from, to, aligned - running) where frozen, but (-1, -1, 0) where that is a copy onto itself
 
-Padding rows have slot 0 in state_slots (their row of the batch-ordered table is cleared) and no move; nothing by slot
-is written for them. Other slots and rows from the batch on keep their contents. num_computed_tokens is before the step
-in the first phase and after it in the second.
+Padding rows have slot 0 in state_slots (their row of the batch-ordered table is cleared) and no move. Other slots and
+rows from the batch on keep their contents. num_computed_tokens is before the step in the first phase and after it in
+the second.
 
 Counts and columns are read from one array and written to another: all copies of a request read them while one block
-resets them (vLLM #50432), so vLLM copies a snapshot first. The copies themselves are mamba_state_copy.
+resets them (vLLM #50432). The copies themselves are mamba_state_copy.
 """
 
 from __future__ import annotations

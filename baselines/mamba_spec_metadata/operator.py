@@ -11,19 +11,17 @@ With q the request's tokens of this step, nc = seq_lens - q its computed tokens,
     conv_output_slot   = output_slots[b, 0]
 
 An SSM layer starts from input_slots[b, num_accepted - 1] and writes the state after its j-th token to output_slots[b,
-j]; a convolution keeps all states of a step in one slot. The table has cdiv(max_model_len, BS) + k columns, and the
-last one is read.
+j]; a convolution keeps all states of a step in one slot. The table has cdiv(max_model_len, BS) + k columns.
 
 That is cache mode ``all``. In ``align`` one table (B, 1 + k) serves both ways, input_slots[b, j] = table[b,
 last_scheduled + j]. In ``none`` the table has 1 + k columns, which are the slots.
 
 The anchor (prev_step) lives on the device, in an array indexed by stable request slots: a request that moves to another
 batch row keeps it, and the mask ``fresh`` hides what an earlier owner of the slot left. ``anchors`` and
-``next_anchors`` may be one array. vLLM 0.22 keeps anchors in a dictionary on the host and gathers the slots in every
-layer.
+``next_anchors`` may be one array. vLLM 0.22 keeps anchors in a dictionary on the host.
 
-Requests num_decodes .. B - 1 are padding up to a captured batch size. Whatever their inputs hold, they get NULL slots,
-indices 0 and accepted 1. num_decodes is 0 on an idle data-parallel rank. Rows from B on keep their contents.
+Requests num_decodes .. B - 1 are padding up to a captured batch size and get NULL slots, indices 0 and accepted 1,
+whatever their inputs hold. num_decodes is 0 on an idle data-parallel rank. Rows from B on keep their contents.
 """
 
 from __future__ import annotations

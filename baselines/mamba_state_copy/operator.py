@@ -18,9 +18,9 @@ A state is never copied onto itself. Sources are the input pools and destination
 pool as both, so a convolution may be shifted inside its slot (memmove). Layouts of a convolution's state: SD (time,
 channels) and DS (channels, time).
 
-That is vLLM's first model runner, in which counts and columns are by row. Its second one keeps them, and the tables of
-num_groups cache groups, by request slot (``state: slots``), and knows how many tokens are computed. s = idx_mapping[b],
--1 for rows without a request, which leave everything as it is; c = num_computed_tokens[s]:
+That is vLLM's runner V1, in which counts and columns are by row. Runner V2 keeps them, and the tables of num_groups
+cache groups, by request slot (``state: slots``), and knows how many tokens are computed. s = idx_mapping[b], -1 for
+rows without a request, which leave everything as it is; c = num_computed_tokens[s]:
 
     before_forward  from = state_columns[s], -1 = none yet;  to = ceil((c + q) / BS) - 1;  shift = a - 1
     after_sampling  c counts the accepted tokens already:  running = c - a + 1
@@ -29,8 +29,6 @@ num_groups cache groups, by request slot (``state: slots``), and knows how many 
 Each group has an equal share of the layers, one after another. Other slots keep their contents.
 
 All copies of a request read num_accepted_tokens and state_columns, so neither may share an array with its output.
-
-vLLM 0.22 decides on the host and builds lists of pointers (request x layer x state); later releases have kernels.
 """
 
 from __future__ import annotations

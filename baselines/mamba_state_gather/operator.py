@@ -3,9 +3,8 @@
     input_slots[b, j]  = state_indices[b, prev_step[b] + j]         j = 0 .. k
     output_slots[b, j] = state_indices[b, last_scheduled[b] + j]
 
-with the block_idx_* columns that mamba_spec_metadata computed. vLLM 0.22 does this in every layer (40 in Nemotron-3
-Super) although the result is the same in all of them: the baseline runs once per layer, the other variants once per
-step.
+with the block_idx_* columns of mamba_spec_metadata. vLLM 0.22 does this in every layer (40 in Nemotron-3 Super)
+although the result is the same in all of them: the baseline runs once per layer, the other variants once per step.
 
 Input and output are two tensors even where their contents are equal: the layer reads slot num_accepted - 1 of the
 first and writes all slots of the second. Padding requests have rows of NULL slots and columns 0.

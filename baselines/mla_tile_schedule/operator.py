@@ -20,17 +20,16 @@ of the number of parts that work on each request; the combine kernel reads it. T
     7      not written                                         not written
 
 The new layout counts a zero length as one block, the old one as zero blocks. Parts without work start at request B;
-consumers read only int 0 of their rows. What FlashMLA does not write or read may hold anything. Rows past P and entries
-past B + 1 keep their contents.
+consumers read only int 0 of their rows. What is not written may hold anything. Rows past P and entries past B + 1 keep
+their contents.
 
 P depends only on SMs, heads and query rows, so it is constant for a CUDA graph. The extension returns fresh tensors,
-which the caller must copy into its persistent buffers: a graph that captured the fresh ones reads memory that
-has been reused since (vLLM #35175: right tokens at first, garbage after about fifty).
+which the caller must copy into persistent buffers: a graph that captured the fresh ones reads memory that has been
+reused since (vLLM #35175).
 
 An equivalent form, on which fresh_copy and the fused kernels are built: let pre[i] be the cost of all requests before i
 and w = payload - overhead. A part that starts at block c of request i starts at x = pre[i] + c. The next part starts at
-x + w, or at the last pre[j] in [x + w, x + w + overhead] if there is one: a walk in steps of w that snaps forward onto
-request boundaries.
+x + w, or at the last pre[j] in [x + w, x + w + overhead] if there is one.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ handles together). Requests, their atoms and their segments in lexicographic ord
 
 is the first unit of SM s and the exclusive end of SM s - 1; query = request * atoms + atom. Every SM gets N div num_sms
 units, and N mod num_sms SMs get one more: the first ones (``remainder: front``, DeepGEMM 2.5.0) or the last ones
-(``back``, DeepGEMM's SM90 kernel since June 2026). A table made for one convention is wrong for the other. Where no
-unit is left the row is (B * atoms, 0). The consumer skips requests without segments, so no row names one.
+(``back``, DeepGEMM's SM90 kernel since June 2026). Where no unit is left the row is (B * atoms, 0). The consumer skips
+requests without segments, so no row names one.
 
 Tokens of one request may also be found by their ids (``indices``, one per token of a flattened step; DeepGEMM's SM100
 kernel since June 2026): a request is a run of n equal ids side by side, has the length of its last token, and its
@@ -17,11 +17,11 @@ token of the run and the segment (offset in the run's units) div n; the end of t
 
 ``context_lens`` is a matrix (B, L) whose last column is the request's length, or one length per request; a flattened
 batch is a batch of T requests with next_n = 1. Negative lengths (padding rows that no chain has clamped) count as zero:
-read as uint32, one of them is 16.7 million segments (vLLM #51538). All lengths may be zero: a dummy run of length 1 is
-1 // compress_ratio 4 = 0 tokens.
+read as uint32, one of them is 16.7 million segments (vLLM #51538). All lengths may be zero: a dummy run of length 1
+with compress_ratio 4.
 
-Built once per decode step into a persistent table and read by every indexer layer. The producer decides how many pieces
-it makes; where the table has room for more (``table_rows``, vLLM 0.33), rows behind the last one keep their contents.
+Where the table has room for more pieces than the producer makes (``table_rows``, vLLM 0.33), rows behind the last one
+keep their contents.
 """
 
 from __future__ import annotations

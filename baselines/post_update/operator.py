@@ -19,10 +19,10 @@ and for s >= 0 (a row of slot -1 is filtered: it leaves nothing behind, and nobo
     num_accepted_tokens[s] = max(ns, 1)                         for recurrent layers
 
 The last chunk of a prompt (seq_lens = prompt_lens) does sample. Tokens from ns on are junk. Other slots do not change.
-State is read from the inputs and written to the outputs; an engine passes one array as both. That is legal because the
-slots of a batch are distinct.
+State is read from the inputs and written to the outputs; an engine passes one array as both, because the slots of a
+batch are distinct.
 
-vLLM 0.33 takes three launches for it. prompt_lens and all_token_ids are in pinned host memory there (``memory: uva``).
+vLLM 0.33 has prompt_lens and all_token_ids in pinned host memory (``memory: uva``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """seq_lens_update: the accepted tokens of the previous step -> lengths and positions of the next, without a GPU wait.
 
 Asynchronous scheduling prepares a step before the CPU knows how many drafts of the previous one were accepted. The CPU
-counts all of them as accepted, and the device corrects that. For request b, which had row p = prev_pos[b] in the
-previous step (-1 = none), let b be corrected where p >= 0 and prev_drafts[p] > 0:
+counts all of them, and the device corrects that. For request b, which had row p = prev_pos[b] in the previous step (-1
+= none), let b be corrected where p >= 0 and prev_drafts[p] > 0:
 
     num_computed_tokens[b] = prev_num_computed_tokens[p] + valid[p]     where corrected, else num_computed_tokens_cpu[b]
     num_accepted[b] = valid[p]                                                 where corrected, else unchanged
@@ -13,18 +13,16 @@ previous step (-1 = none), let b be corrected where p >= 0 and prev_drafts[p] > 
 Both lengths are 0 in rows from B on, because a graph captured at a larger batch reads them. Everything else
 keeps its contents.
 
-The host gets only the upper bound (vLLM #40654): 0 <= bound - seq_lens <= drafts of the previous step, and it is exact
-where there were none. It may size buffers, bound loops and choose kernels; per-row work needs seq_lens. Before that
-change, consumers copied seq_lens back and every step waited for the GPU.
+The host gets only the upper bound (vLLM #40654): 0 <= bound - seq_lens <= drafts of the previous step. It may size
+buffers, bound loops and choose kernels; per-row work needs seq_lens.
 
 Double buffering: requests change rows between steps, so counts written in place could overwrite a row that another
 block has still to read (the defect permuted_in_place). prev_num_computed_tokens is the previous step's
-num_computed_tokens and read-only; the two buffers swap every step. Captured consumers read seq_lens, whose address
-never changes.
+num_computed_tokens and read-only; the two buffers swap every step. seq_lens keeps its address.
 
-That is vLLM's first model runner. Its second one keeps counts by request slot (``state: slots``): s = idx_mapping[b] is
-the slot of request b; prev_num_computed_tokens, valid, num_computed_tokens and num_accepted are by slot, prev_drafts by
-row of this step:
+That is vLLM's runner V1. Runner V2 keeps counts by request slot (``state: slots``): s = idx_mapping[b] is the slot of
+request b; prev_num_computed_tokens, valid, num_computed_tokens and num_accepted are by slot, prev_drafts by row of this
+step:
 
     num_computed_tokens[s] = prev_num_computed_tokens[s] + valid[s], or num_computed_tokens_cpu[b] without drafts before
     num_accepted[s] = valid[s]                                 where prev_drafts[b] > 0, else unchanged
@@ -32,8 +30,8 @@ row of this step:
 No row moves, so an engine may pass one array as old and new counts. A new request has no drafts; its slot may hold what
 an earlier one left there. Other slots keep their contents.
 
-Host arrays stay on the CPU, in pinned memory where there is a GPU. The three that the device needs are slices of one
-allocation, so they can be sent by three copies or by one.
+Host arrays are in pinned memory where there is a GPU. The three that the device needs are slices of one allocation, so
+they can be sent by three copies or by one.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
 """staged_writes: the blocks that requests got in this step, written into the block tables of all KV cache groups.
 
-The scheduler hands out blocks on the host; the tables by request slot, from which all others are made, are on the
-device. Write w of the W of a step, with first = cu_lens[w - 1] (0 for w = 0), puts its ids in a row of one group:
+The scheduler hands out blocks on the host; the tables by request slot are on the device. Write w of the W of a step,
+with first = cu_lens[w - 1] (0 for w = 0), puts its ids in a row of one group:
 
     g, s, c = group_ids[w], indices[w], write_starts[w]
     tables[g][s, c + i] = contents[first + i]              0 <= i < cu_lens[w] - first
 
-All else keeps its contents, also the columns behind a write: a reused slot has those of its former request there, and
-readers go by the number of blocks. A new request writes its row from column 0 on, a running one behind the blocks that
-it owns. No write is empty or passes the end of its row, where the next slot begins (the host's duty, vLLM #50287), and
-no two have a slot and group in common. Those of a group follow one another. Id 0, the null block, is one like others. A
-row offset has 64 bits: 65,536 slots of a million tokens are more than 2^31 entries (vLLM #57030).
+All else keeps its contents, also the columns behind a write: readers go by the number of blocks. A new request writes
+its row from column 0 on, a running one behind the blocks that it owns. No write is empty or passes the end of its row,
+where the next slot begins (vLLM #50287), and no two have a slot and group in common. Those of a group follow one
+another. A row offset has 64 bits: 65,536 slots of a million tokens are more than 2^31 entries (vLLM #57030).
 
-vLLM 0.33: ``BlockTables.apply_staged_writes`` (v1/worker/gpu/block_table.py) before each step in which a request got a
-block, by ``_apply_write_kernel`` (v1/worker/gpu/buffer_utils.py), one launch for all groups. The kernel reads all but
-the contents in pinned host memory there (``memory: uva``). The same kernel writes tokens and counts of new requests,
-one launch for each array.
+vLLM 0.33: ``BlockTables.apply_staged_writes`` (v1/worker/gpu/block_table.py), by ``_apply_write_kernel``
+(v1/worker/gpu/buffer_utils.py), one launch for all groups. The kernel reads all but the contents in pinned host memory
+there (``memory: uva``).
 """
 
 from __future__ import annotations

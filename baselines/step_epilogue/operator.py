@@ -8,10 +8,8 @@ Each part is the operator of that name, over what those before it wrote: the dra
 last tokens of post_update, the states its counts by slot. ``num_accepted_tokens`` is max(num_sampled, 1), but 1 where a
 state was frozen in its own column.
 
-A row of the batch depends on no other row, so all parts of a row can be one program: nothing is read back. State is
-read from the inputs and written to the outputs; an engine passes one array as both.
-
-vLLM 0.33 takes 4 launches, 6 with recurrent states; its copies of arrays for the drafter are not counted.
+A row of the batch depends on no other row, so all parts of a row can be one program. State is read from the inputs and
+written to the outputs; an engine passes one array as both.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ rows from cu_num_logits[b] on (n <= q), d = n - new_tokens of them for drafts, P
         expanded_idx_mapping[r] = s             expanded_local_pos[r] = i
         draft_sampled[r] = -1 where i > 0 and positions[t] - i < P, else input_ids[t]
 
-A draft row whose anchor still belongs to the prompt must not be accepted; that is decided by position, not by the
-placeholder -1 in ``draft_tokens`` (vLLM #54137). Everything else keeps its contents. Counts of the host decide the
-shape of an output, never its contents, so boundaries may be built on the device (vLLM #52795).
+A draft row whose anchor still belongs to the prompt must not be accepted; position decides that, not the placeholder -1
+in ``draft_tokens`` (vLLM #54137). Everything else keeps its contents. Counts of the host decide the shape of an output,
+never its contents, so boundaries may be built on the device (vLLM #52795).
 
-vLLM 0.33 takes four launches before the forward pass, three where the host knows of no row in its prompt
-(``prompt_rows: none``), and one after it for draft_sampled and logit_positions. prompt_lens and all_token_ids are in
-pinned host memory there (``memory: uva``).
+vLLM 0.33 takes no launch for prompt tokens where the host knows of no row in its prompt (``prompt_rows: none``), and
+makes draft_sampled and logit_positions after the forward pass. It has prompt_lens and all_token_ids in pinned host
+memory (``memory: uva``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """step_prologue: all metadata of a step that is built before the target's forward pass, from the request slots.
 
-It is what vLLM's V2 model runner launches at the start of execute_model (v1/worker/gpu/model_runner.py), with what the
-attention backends build from it:
+vLLM's runner V2 launches it at the start of execute_model (v1/worker/gpu/model_runner.py), its attention backends
+included:
 
     step_inputs               positions, lengths, input tokens, logit rows                 B real rows
     gather_block_tables       block tables of all groups in batch order                    cleared behind the real rows
@@ -10,8 +10,7 @@ attention backends build from it:
     decode_step               the indexer's lengths and tables, and the attention's tiles  where indexer is not none
 
 Each part is the operator of that name; lengths and tables in batch order that one part writes are inputs of the next.
-All of it is a function of a row's slot s = idx_mapping[b], its query start and the state of that slot, so no part has
-to wait for another:
+All of it is a function of a row's slot s = idx_mapping[b], its query start and the state of that slot:
 
     length of row b = num_computed_tokens[s] + query_start_loc[b + 1] - query_start_loc[b], 0 where s < 0
     position of its token j = num_computed_tokens[s] + j
@@ -20,9 +19,6 @@ to wait for another:
 The last ``state_groups`` groups hold recurrent states: their blocks have mamba_block_size tokens, their tables k
 scratch columns, and no generic slot mapping. The indexer reads the first group, which has no window then, and decodes
 only: prefill chunks have metadata of their own.
-
-vLLM 0.33 takes 6 or 7 launches for the first three parts and what the sampler gathers, 7 more for the indexer without
-its planners and 12 more for a hybrid with three groups of states; uploads and staged writes are not counted.
 """
 
 from __future__ import annotations

@@ -8,11 +8,10 @@ the T launched ones, and A = query_start_loc[B] real tokens:
     requests[t] = B + t - A        the same, where tokens of one request are taken together (padding_request: own)
 
 Requests without tokens own none, wherever they stand. Entries from T on keep their contents. The device's boundaries
-count: under adaptive verification the host knows their number of tokens at most (``host_lens: stale``).
+count: under adaptive verification the host knows only a bound on the number of tokens (``host_lens: stale``).
 
-vLLM 0.33 builds the map once per metadata group and pass of the drafter (v1/attention/backend.py:token_to_req_indices,
-v1/attention/ops/metadata.py:compute_token_to_req_indices); its indexer on SM100 needs ``own``
-(_indexer_decode_metadata_kernel). TensorRT-LLM builds it in PyTorch (req_idx_per_token of its sparse attention).
+vLLM 0.33: v1/attention/ops/metadata.py:compute_token_to_req_indices, once per metadata group and pass of the drafter;
+its indexer on SM100 needs ``own`` (_indexer_decode_metadata_kernel).
 """
 
 from __future__ import annotations

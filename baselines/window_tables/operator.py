@@ -21,7 +21,7 @@ kernel has the stride of its capture (vLLM #52448). list_width is a power of two
 and holds the longest sequence that the host knows of.
 
 vLLM 0.33 takes 11 launches in a decode step: v1/attention/backends/mla/sparse_swa.py:build with
-_compute_swa_indices_and_lens_kernel, and of models/deepseek_v4/sparse_mla.py:build once per ratio, with
+_compute_swa_indices_and_lens_kernel, and models/deepseek_v4/sparse_mla.py:build once per ratio, with
 CompressedSlotMappingKernel (v1/attention/backends/mla/compressor_utils.py) and BuildC128ATopkMetadataKernel. Left out:
 prefill chunks, the wider rows of DSpark's drafter and of images, V4.1's bounded replay, context parallelism.
 """
