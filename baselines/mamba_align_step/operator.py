@@ -57,10 +57,12 @@ FRESH = Axis(
 
 def _ends_no_block(point: Point) -> bool:
     """Whether no step of a request is likely to end a block; after sampling nothing else depends on its size."""
-    size, rows = point.mamba_block_size, axes.num_decodes(point) + point.prefills
-    if axes.lies_in_one("mamba_block_size")(point) or point.phase == "before_forward":
-        return axes.lies_in_one("mamba_block_size")(point)
-    return not (rows and ends_blocks(point) and (point.acceptance > 0.5 or point.max_decode_len == 1)) and rows < size
+    lies_in_one = axes.lies_in_one("mamba_block_size")(point)
+    if point.phase == "before_forward" or axes.has_no_request(point):
+        return lies_in_one
+    accepted = point.acceptance > 0.5 or point.max_decode_len == 1 or point.decode_len != "uniform"
+    few = axes.num_decodes(point) + point.prefills < point.mamba_block_size
+    return not (ends_blocks(point) and accepted) and (few or lies_in_one)
 
 
 AXES = slots.bounded(
