@@ -329,7 +329,8 @@ class _Builder:
             largest = max(self.found.values(), key=elements)
             if elements(largest) >= MANY:
                 continue
-            for begin in (search.complete({}, {}), self._moved(search, largest, {}, words=False), largest):
+            plain = (self._moved(search, at, {}, words=False) for at in (search.complete({}, {}), largest))
+            for begin in (*plain, largest):
                 point, more = None, begin
                 while more is not None and more is not point and elements(more) < MANY:
                     point = more
