@@ -29,22 +29,23 @@ def test_the_table_names_variants_and_no_mutant_twice(catalog):
 
 
 def test_kinds_choose_mutants_and_have_a_table(tmp_path, monkeypatch):
-    some = chosen(CASES, ["mamba_align_step", "mamba_state_gather"], ["effect", "large"])
+    some = chosen(CASES, ["mamba_align_step/op_chain", "mamba_state_gather/hoisted_chain"], ["effect", "large"])
     assert [(case.operator, case.mutant.kind) for case in some] == [
         ("mamba_align_step", "effect"),
         ("mamba_align_step", "effect"),
+        ("mamba_align_step", "large"),
         ("mamba_state_gather", "large"),
     ]
     plain = next(case for case in CASES if case.operator == "mamba_align_step" and case.mutant.kind == mutate.PLAIN)
     killed, passed = Result("array", "B=3", "exact", "differs"), Result(None)
-    results = zip([*some, plain], [killed, passed, killed, killed], strict=True)
+    results = zip([*some, plain], [killed, passed, killed, killed, killed], strict=True)
     lines = [mutate.as_json(case, result) for case, result in results]
     assert mutate.documented({"machine": "M", "seed": 0, "mutants": lines})[:5] == [
         "| operator | plain | large | effect | all |",
         "| --- | ---: | ---: | ---: | ---: |",
-        "| `mamba_align_step` | 1/1 |  | 1/2 | 2/3 |",
+        "| `mamba_align_step` | 1/1 | 1/1 | 1/2 | 3/4 |",
         "| `mamba_state_gather` |  | 1/1 |  | 1/1 |",
-        "| all | 1/1 | 1/1 | 1/2 | 3/4 |",
+        "| all | 1/1 | 2/2 | 1/2 | 4/5 |",
     ]
     (tmp_path / "decode_native.toml").write_text(TABLE.replace('killer = "array"', 'killer = "array", kind = "efect"'))
     monkeypatch.setattr(mutate, "TABLES", tmp_path)
