@@ -65,6 +65,13 @@ def rejected_later(x: Inputs) -> None:
     _put(x, torch.where(torch.arange(k) < (torch.arange(rows) % (k + 1))[:, None], 1.0, 0.0))
 
 
+def _alike(x: Inputs) -> None:
+    """Every row survives its first draft, and seldom another one."""
+    rows = torch.full(_shape(x), 0.25)
+    rows[:, :1] = 1.0
+    _put(x, rows)
+
+
 def _rising(x: Inputs) -> None:
     """The last row is the most certain one: the order of the rows is not that of the scores."""
     rows, k = _shape(x)
@@ -107,6 +114,7 @@ EDGE_CASES = [
     EdgeCase("all drafts", _SMALL | {"budget": 1.0}),
     EdgeCase("new requests: all survive alike", _SMALL, _all(1.0)),
     EdgeCase("no draft survives", _SMALL, _all(0.0)),
+    EdgeCase("one draft for each request", _SMALL | {"budget": 0.334}, _alike),
     EdgeCase("ties of different drafts", _SMALL | {"batch_size": 20, "budget": 0.4}, ties_across_drafts),
     EdgeCase("ties of different drafts, budget 0.2", _SMALL | {"batch_size": 20, "budget": 0.2}, ties_across_drafts),
     EdgeCase("scores differ in the last bit", _SMALL | {"batch_size": 20}, last_bits),

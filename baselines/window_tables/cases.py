@@ -36,6 +36,12 @@ def full_states(x: Inputs) -> None:
     x.positions[: int(x.query_start_loc[-1])] -= torch.repeat_interleave(shorter, query)
 
 
+def _large_ids(x: Inputs) -> None:
+    """Blocks of a large cache: slots past 2^24, which fp32 does not hold exactly."""
+    for table in (x.window_table, x.c4_table, x.c128_table):
+        table += ((table > 0) & (table < 2**19)) * 2**19
+
+
 #: What the covering array changes in generated inputs.
 CONTENTS = {"slotless": slotless, "patchy": patchy, "full_states": full_states}
 
@@ -70,6 +76,7 @@ EDGE_CASES = [
     EdgeCase("no powers of two", _RAGGED | {"window_size": 100, "window_block": 48, "c128_block": 3}),
     EdgeCase("tokens without slots", _RAGGED | {"token_padding": 3}, patchy),
     EdgeCase("requests without slots", _RAGGED, slotless),
+    EdgeCase("slots past 2^24", _RAGGED, _large_ids),
     EdgeCase("lists of 256 columns", {  # of 384, as the host knows of no longer sequence
         "batch_size": 3, "max_model_len": 40_000, "context_len": {"uniform": [20_000, 30_000]},
         "max_num_batched_tokens": 16,
