@@ -305,9 +305,7 @@ class _Builder:
                 values = {axis.name: sizes[n % len(sizes)] for axis, sizes in drawn.items() if sizes}
                 values |= {axis.name: 0 for axis in drawn if axis.default == 0 and self._rng.random() < 0.5}
                 picks = {axis.name: self._rng.choice(self.classes[axis.name]).values[0] for axis in self.search.words}
-                fitting = self.search.fitting(values, picks, frozenset())
-                point = None if fitting is None else self.search.complete(fitting, picks)
-                if point is not None and self._is_tried(point, lambda point: True):
+                if (point := self._fitting(values, picks)) is not None:
                     self._add(point)
                     break
 
@@ -330,15 +328,18 @@ class _Builder:
             if elements(largest) >= MANY:
                 continue
             plain = (self._moved(search, at, {}, words=False) for at in (search.complete({}, {}), largest))
-            for begin in (*plain, largest):
-                point, more = None, begin
-                while more is not None and more is not point and elements(more) < MANY:
-                    point = more
-                    doubled = (self._moved(search, point, {axis.name: 2 * point[axis.name]}) for axis in search.sizes)
-                    more = max((point, *filter(None, doubled)), key=elements)  # the first of several
-                if more is not None and elements(more) >= MANY:
-                    self._add(more)
-                    break
+            grown = (self._grown(search, begin, elements) for begin in (*filter(None, plain), largest))
+            if (many := next((point for point in grown if elements(point) >= MANY), None)) is not None:
+                self._add(many)
+
+    def _grown(self, search: PointSearch, point: Point, elements: Callable[[Point], int]) -> Point:
+        """The point, with sizes doubled until it has MANY elements, or as many as it can."""
+        while elements(point) < MANY:
+            doubled = (self._moved(search, point, {axis.name: 2 * point[axis.name]}) for axis in search.sizes)
+            before, point = point, max((point, *filter(None, doubled)), key=elements)  # the first of several
+            if point is before:
+                break
+        return point
 
     def _moved(self, search: PointSearch, point: Point, sizes: Mapping[str, int], words: bool = True) -> Point | None:
         """The point with other sizes, which may move others; words: else all that is no size has its default."""
@@ -396,9 +397,7 @@ class _Builder:
                 values, picks = start
                 if fill:
                     self._fill(pair, values, picks, gain, takes)
-                fitting = self.search.fitting(values, picks, pinned)
-                point = None if fitting is None else self.search.complete(fitting, picks)
-                if point is not None and self._is_tried(point, takes):
+                if (point := self._fitting(values, picks, pinned, takes)) is not None:
                     if self._idle(point, pair) == (0,):
                         return point
                     without_effect = without_effect or point
@@ -414,11 +413,22 @@ class _Builder:
         others = (one for axis in self.search.words if axis.name not in pinned for one in self.classes[axis.name])
         for one in others:
             more = picks | {one.axis: one.values[0]}
-            fitting = self.search.fitting(values, more, pinned)
-            point = None if fitting is None else self.search.complete(fitting, more)
-            if point is not None and self._is_tried(point, lambda point: True) and self._idle(point, pair) == (0,):
+            point = self._fitting(values, more, pinned)
+            if point is not None and self._idle(point, pair) == (0,):
                 return point
         return None
+
+    def _fitting(
+        self,
+        values: Mapping[str, int],
+        picks: Mapping[str, int],
+        keep: frozenset[str] = frozenset(),
+        takes: Callable[[Point], bool] = lambda point: True,
+    ) -> Point | None:
+        """The point to try with these sizes, which may move others; None where none is legal and fits."""
+        fitting = self.search.fitting(values, picks, keep)
+        point = None if fitting is None else self.search.complete(fitting, picks)
+        return point if point is not None and self._is_tried(point, takes) else None
 
     def _start(
         self, pair: tuple[ValueClass, ...], chosen: tuple[int, ...], takes: Callable[[Point], bool]
