@@ -75,10 +75,11 @@ DRAFTERS = (
     ("draft_budget", "draft_budget", "batch_size=128", "vLLM's rule"),
     ("draft_budget", "draft_budget", "rule=sglang,batch_size=128,padding=0.1,token_padding=16", "SGLang's rule"),
     ("window_tables", "block_draft", SEVEN_DRAFTS, "seven drafts"),
-    ("token_requests", "step_drafters", "batch_size=128", ""),
-    ("gdn_split", "step_drafters", "batch_size=128,decode_len=ragged,*prefills=2*", "beside two prefill chunks"),
-    ("staged_writes", "step_drafters", USUAL, ""),
+    ("token_requests", "step", "batch_size=128", ""),
+    ("gdn_split", "step", "batch_size=128,decode_len=ragged,*prefills=2*", "beside two prefill chunks"),
+    ("staged_writes", "step", USUAL, ""),
     ("chain_step", "chain_step", USUAL, "SGLang's EAGLE step"),
+    ("gather_block_tables", "token_tables", f"{USUAL},entries=token", "a table entry per token"),
     ("compute_slot_mappings", "dcp", RANK, "a rank of eight"),
     ("decode_flatten", "dcp", RANK, "a rank of eight"),
     ("draft_passes", "dcp", RANK, "a rank of eight"),
@@ -149,9 +150,9 @@ def engines() -> list[str]:
     return [*markdown(tables).splitlines(), "", machine(run.header.environment), *changed(run)]
 
 
-def vllm_step() -> list[str]:
+def vllm_step(name: str) -> list[str]:
     """vLLM's kernels of a step, and its functions around them, beside ours: each operator's first point of 128."""
-    run, columns = record(f"{H200}/upstream_step"), ("vllm", "vllm_call", "triton_fused", "cuda_fused")
+    run, columns = record(f"{H200}/{name}"), ("vllm", "vllm_call", "triton_fused", "cuda_fused")
     first = {row.operator: row for row in reversed(overview.rows_at([run], "*batch_size=128*"))}
     rows = [row._replace(what="") for row in reversed(first.values())]
     table = overview.overview_table(rows, {name: overview.named(name) for name in columns})

@@ -61,6 +61,9 @@ EDGE_CASES = [
     EdgeCase("shared prefixes", _RAGGED, share_prefixes),
     EdgeCase("large slots", _RAGGED, large_slots),
     EdgeCase("B = 300", {"batch_size": 300, "context_len": {"uniform": [5, 60]}, "max_model_len": 64}),
+    EdgeCase("more rows than strips", {
+        "batch_size": 530, "next_n": 3, "context_len": {"uniform": [5, 1100]}, "max_model_len": 1100,
+    }),
     EdgeCase("B = 1025", {"batch_size": 1025, "context_len": {"uniform": [5, 40]}, "max_model_len": 40}),
     EdgeCase("tables of 2^20 entries", _RAGGED | {"batch_size": 3, "max_num_seqs": 4, "max_model_len": 2**20}),
     EdgeCase("a context of 2^17 tokens", {

@@ -50,10 +50,13 @@ PENALTIES = Axis("penalties", axes.choice("off", "on"), "off", "whether tokens a
 NEW_DRAFTS = Axis("new_drafts", axes.choice("no", "yes"), "no", "whether drafts arrive with the tokens")
 
 
-_vocab_size = axes.whole(1)
-#: Token ids of 17 and 18 bits, as of DeepSeek and Gemma: their rows of counts leave no room for many requests.
-_vocab_size.examples = (1027, 9, 129280, 262144)
-VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
+VOCAB_SIZE = Axis(
+    "vocab_size",
+    axes.whole(1),
+    32768,
+    "token ids, and columns of the penalty counts",
+    used={50257: "GPT-2", 129280: "DeepSeek-V3", 262144: "Gemma 3"},
+)
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of history that a slot holds")
 
 AXES = slots.bounded(

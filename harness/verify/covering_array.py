@@ -5,11 +5,11 @@ of several groups, a row of 16 tokens in a batch of 128) or at size (a loop that
 tried here, in the space that the axes of an operator span.
 
 The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``), powers of two, one less or one more,
-the sizes at which a variant takes another path (``@variant(..., sizes=)``) with their neighbours, the largest that the
-rules, ``Axis.largest`` and MOST_BYTES allow, and what lies between powers of two, of which a value is drawn from each
-third. Of a class with several values every point takes the one that was taken least, and of those the one that has met
-the fewest of its other values. Each is taken at least once. The classes of any other axis are its examples. At
-ORDINARY further points no size is extreme.
+the sizes at which a variant takes another path (``@variant(..., sizes=)``) with those before them, the next ones, the
+largest that the rules, ``Axis.largest`` and MOST_BYTES allow, and what lies between powers of two, of which a value is
+drawn from each third. Of a class with several values every point takes the one that was taken least, and of those the
+one that has met the fewest of its other values. Each is taken at least once. The classes of any other axis are its
+examples. At ORDINARY further points no size is extreme.
 
 The seed decides the values that are drawn, and where the buffers of a point begin: mostly all are aligned but one.
 
@@ -149,7 +149,8 @@ def classes_of(search: PointSearch, axis: Axis, variants: Sequence[Variant], dra
     named |= {
         "2^n": powers,
         "2^n +- 1": beside,
-        "sizes": (size + step for size in declared for step in (-1, 0, 1)),
+        "sizes": (size + step for size in declared for step in (-1, 0)),
+        "past sizes": (size + 1 for size in declared),
         "largest": (last,),
         BETWEEN: (size for size in _between(bits, draw) if size < last),
     }
@@ -292,8 +293,9 @@ class _Builder:
                         self._add(point)
 
     def take_ordinary_points(self) -> None:
-        """Add points at which all sizes lie between powers of two, and what has a default by the sizes has that. Where
-        pairs meet the other axes often have extreme values, which may hide what goes wrong at an ordinary one.
+        """Add points at which all sizes lie between powers of two, what has a default by the sizes has that, and every
+        other axis has its default half of the time. Where pairs meet the other axes often have extreme values, which
+        may hide what goes wrong at an ordinary one.
         """
         drawn = {}
         for axis in self.search.sizes:
@@ -304,7 +306,8 @@ class _Builder:
             for _ in range(MOST_TRIED):
                 values = {axis.name: sizes[n % len(sizes)] for axis, sizes in drawn.items() if sizes}
                 values |= {axis.name: 0 for axis in drawn if axis.default == 0 and self._rng.random() < 0.5}
-                picks = {axis.name: self._rng.choice(self.classes[axis.name]).values[0] for axis in self.search.words}
+                words = [axis for axis in self.search.words if self._rng.random() < 0.5]
+                picks = {axis.name: self._rng.choice(self.classes[axis.name]).values[0] for axis in words}
                 if (point := self._fitting(values, picks)) is not None:
                     self._add(point)
                     break
