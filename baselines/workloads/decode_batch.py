@@ -95,11 +95,6 @@ def large_ids(x: Any) -> None:
     x.block_table[_owned(x.block_table)] += 2**24
 
 
-def table_bytes(point: Point) -> int:
-    """Of the block table."""
-    return 4 * point.batch_size * (point.table_columns + point.table_padding)
-
-
 def _pattern(point: Point) -> tuple[str, int, int]:
     """Arguments of query_lens."""
     real = point.batch_size - num_padding_requests(point)

@@ -120,11 +120,6 @@ def table_stride(point: Point) -> int:
     return table_columns(point) + point.table_padding
 
 
-def table_bytes(point: Point) -> int:
-    """Of the table of states."""
-    return 4 * point.batch_size * (table_columns(point) + point.table_padding)
-
-
 def last_block(tokens: int, block_size: int) -> int:
     """Column of the block that holds the last of ``tokens`` tokens; 0 for no tokens."""
     return max(cdiv(tokens, block_size) - 1, 0)
