@@ -251,20 +251,24 @@ def read_capture(path: str | Path) -> Capture:
             fields = None
         if not sound or fields is None:
             what = f" ({fields.operator}, step {fields.step})" if fields is not None else ""
-            capture.problems.append(f"entry {number}{what} has a wrong checksum and is left out")
+            why = "cannot be decoded" if sound else "has a wrong checksum"
+            capture.problems.append(f"entry {number}{what} {why} and is left out")
             continue
         capture.by_number[number] = Entry(capture, number, fields, rest[length:], crc32)
     return capture
 
 
 def _header(path: str | Path, content: memoryview) -> Header:
-    plain = msgspec.json.decode(content)
-    if plain.get("schema") != SCHEMA:
-        raise CaptureError(
-            f"{path}: schema {plain.get('schema')!r}, this suite reads {SCHEMA}; "
-            "capture again, or read it with the version that wrote it"
-        )
-    return msgspec.convert(plain, Header)
+    try:
+        plain = msgspec.json.decode(content, type=dict[str, Any])
+        if plain.get("schema") != SCHEMA:
+            raise CaptureError(
+                f"{path}: schema {plain.get('schema')!r}, this suite reads {SCHEMA}; "
+                "capture again, or read it with the version that wrote it"
+            )
+        return msgspec.convert(plain, Header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CaptureError(f"{path}: its header cannot be read ({error}); capture again") from None
 
 
 def _frames(content: memoryview, start: int) -> Iterator[tuple[memoryview | None, bool, int]]:

@@ -342,9 +342,10 @@ class Comparison:
     def warnings(self) -> list[str]:
         """What a reader must know of the records before relying on the verdicts."""
         warnings = []
-        for side, runs in self.sides:
+        sides = [(side, [chosen(run, self.pair or ()) for run in runs]) for side, runs in self.sides]
+        for side, runs in sides:
             warnings += [f"{side}: {text}" for text in measurement_warnings(runs)]
-        cells = [cell for _, runs in self.sides for run in runs for cell in run.cells]
+        cells = [cell for _, runs in sides for run in runs for cell in run.cells]
         return [*warnings, *known_failure_warnings(cells)]
 
     def counts(self, *metrics: str) -> Counter[Verdict]:

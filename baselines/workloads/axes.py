@@ -49,10 +49,18 @@ def probability(value: Any) -> float:
 probability.examples = (0.7, 0.0, 0.3, 1.0)
 
 
+#: Words that YAML reads as a truth value.
+TRUTH = {True: ("on", "yes"), False: ("off", "no")}
+
+
 def choice(*names: str) -> Callable[[Any], str]:
-    """Parser of one of these words. It raises ValueError for any other value."""
+    """Parser of one of these words, of which YAML reads ``on`` and ``no`` as truth values. It raises ValueError for any
+    other value.
+    """
 
     def parse(value: Any) -> str:
+        if isinstance(value, bool):
+            value = next((name for name in names if name in TRUTH[value]), value)
         if value not in names:
             raise ValueError(f"must be one of {', '.join(names)}")
         return value

@@ -25,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
 
         from spec_decode_bench.harness.command.planning import writing_to
         from spec_decode_bench.harness.command.reading import chosen_runs
+        from spec_decode_bench.harness.errors import UsageError
         from spec_decode_bench.harness.exit_codes import OK
         from spec_decode_bench.harness.records.differences import check_sweeps
         from spec_decode_bench.harness.report.export import table, write_csv
@@ -35,6 +36,9 @@ def run(options: argparse.Namespace) -> int:
     if options.out is None:
         write_csv(columns, sys.stdout)
         return OK
+    with writing_to(options.out):
+        if options.out.is_file() and options.out.read_bytes()[:1] == b"{":
+            raise UsageError(f"{options.out} is a record or another JSON file, which --out does not overwrite")
     with writing_to(options.out), open(options.out, "w", encoding="utf-8", newline="") as file:
         write_csv(columns, file)
     return OK

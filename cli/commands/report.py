@@ -22,8 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric",
         choices=("gpu_us", "host_us", "eager_us"),
-        default="gpu_us",
-        help="the metric that GPUs are compared by (default gpu_us)",
+        help="of several records: the metric that GPUs are compared by (default gpu_us)",
     )
     parser.add_argument(
         "--point",
@@ -46,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.harness.analysis.code_changes import code_changes, timed_variants
         from spec_decode_bench.harness.command.planning import writing_to
         from spec_decode_bench.harness.command.reading import chosen_runs
+        from spec_decode_bench.harness.errors import UsageError
         from spec_decode_bench.harness.exit_codes import OK
         from spec_decode_bench.harness.numbers import counted
         from spec_decode_bench.harness.records.differences import check_sweeps
@@ -57,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.plots import draw_all
 
     runs = chosen_runs(options.runs, options.only)
+    if options.metric and (options.point is not None or len(runs) == 1):
+        raise UsageError("--metric is what several records are compared by; give two or more, without --point")
     console = make_console()
     if options.point is not None:
         check_sweeps(runs, "report --point")
@@ -67,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         tables = section.show(console, runs)
     else:
         check_sweeps(runs, "report of several records")
-        across = across_gpus(runs, options.metric)
+        across = across_gpus(runs, options.metric or "gpu_us")
         tables = [summary_table(across), *operator_tables(across)]
         print_tables(console, tables[:1])
     for sentence in code_changes(one for run in runs for one in timed_variants(run)):

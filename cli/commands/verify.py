@@ -59,10 +59,10 @@ def run(options: argparse.Namespace) -> int:
         from spec_decode_bench.harness.report.console import make_console
 
     if options.config is None:
-        if options.consumers or not (options.defects or options.variants):
+        if options.consumers or not (options.point or options.defects or options.variants):
             raise ConfigError(
                 "verify needs a configuration, such as `verify configs/mtp3.yaml`; without one it verifies the "
-                "variants of a file, --variants my_kernel.py, or --defects"
+                "variants of a file, --variants my_kernel.py, --defects, or --point KEY"
             )
         if options.only or options.set:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")

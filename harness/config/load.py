@@ -239,7 +239,9 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
+        raise ConfigError(
+            f"{path}: {error.strerror}{'' if Path(path).exists() else _nearest_file(Path(path))}"
+        ) from None
     lines: dict[str, int | str] = {}
     try:
         loader = _Loader(text)
@@ -249,7 +251,9 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates and nesting
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
-        raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}") from None
+        is_record = Path(path).suffix == ".jsonl"
+        hint = "; `bench.py report` reads records" if is_record else ""
+        raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}{hint}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
     return data, lines

@@ -191,7 +191,8 @@ def read_record(path: str | Path) -> Run:
             if number == len(lines) and decoded:
                 truncated = True
                 break
-            raise RecordError(f"{path}:{number}: not a record of this suite ({error})") from None
+            what = "a damaged line; restore the record from a copy" if decoded else "not a record of this suite"
+            raise RecordError(f"{path}:{number}: {what} ({error})") from None
         except ValueError as error:
             raise RecordError(f"{path}:{number}: {error}") from None
         if decoded and isinstance(record_line, Header):

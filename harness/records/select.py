@@ -44,9 +44,13 @@ def is_chosen(cell: Cell, only: Sequence[str]) -> bool:
     """
     if not only:
         return True
-    every_axis = ",".join(f"{axis}={text}" for axis, text in axis_texts(cell.point, cell.axes).items())
-    names = (cell.variant, cell.variant_id, cell.key, f"{cell.variant_id}/{every_axis}")
+    names = (cell.variant, cell.variant_id, cell.key, f"{cell.variant_id}/{every_axis(cell)}")
     return Selector(only).keeps(names)
+
+
+def every_axis(cell: Cell) -> str:
+    """The label of its point with the axes at their defaults."""
+    return ",".join(f"{axis}={text}" for axis, text in axis_texts(cell.point, cell.axes).items())
 
 
 def chosen(run: Run, only: Sequence[str]) -> Run:

@@ -196,7 +196,10 @@ def listed_capture(console: Console, catalog: Catalog, file: str) -> None:
         steps = ", ".join(dict.fromkeys(str(one.entry.step) for one in points))
         size = sum(one.entry.size for one in points)
         rows.append((operator, steps, f"{size:,}", _axes_of(catalog.operators[operator], points)))
-    print_rows(console, ("operator", "steps", "bytes", "axes that differ from their default"), rows)
+    if rows:
+        print_rows(console, ("operator", "steps", "bytes", "axes that differ from their default"), rows)
+    else:
+        console.print(Text("no entry that gives a point"))
     for sentence in told(file, captured):
         console.print(Text(sentence, style="red"))
 

@@ -12,6 +12,7 @@ from spec_decode_bench.harness.analysis.warnings import doubted_cells, known_fai
 from spec_decode_bench.harness.numbers import significant
 from spec_decode_bench.harness.packages import project
 from spec_decode_bench.harness.records.schema import Cell, RecordError, Run
+from spec_decode_bench.harness.records.select import every_axis
 from spec_decode_bench.harness.report.table import Column, Entry, Table, number_column
 from spec_decode_bench.harness.report.tables import NBSP, NOTHING, copy_bound_entry, host_and_launches, marks, ratio
 
@@ -69,16 +70,23 @@ def fastest(cells: Iterable[Cell], choice: Choice) -> Cell | None:
 
 
 def rows_at(runs: Iterable[Run], glob: str, operator: str | None = None) -> list[AtPoint]:
-    """All points whose label ``glob`` matches, of one operator or all. Raises RecordError where there is none."""
+    """All points whose label ``glob`` matches, with or without the axes at their defaults, of one operator or all.
+
+    Raises RecordError where there is none.
+    """
     rows: dict[tuple[str, str], AtPoint] = {}
     for run in runs:
         for cell in run.in_order:
-            if cell.operator == (operator or cell.operator) and fnmatchcase(cell.point, glob):
+            labels = (cell.point, every_axis(cell)) if cell.operator == (operator or cell.operator) else ()
+            if any(fnmatchcase(label, glob) for label in labels):
                 row = AtPoint(cell.operator, cell.point, run, [])
                 rows.setdefault((run.path, cell.point_key), row).cells.append(cell)
     if not rows:
         paths = ", ".join(run.path for run in runs)
-        raise RecordError(f"{operator or 'no operator'} has no cells at {glob} in {paths}")
+        raise RecordError(
+            f"no point{f' of {operator}' if operator else ''} matches {glob!r} in {paths}; axes stand in the order of "
+            f"`bench.py list OPERATOR`, those at their defaults may be left out"
+        )
     return list(rows.values())
 
 

@@ -516,3 +516,11 @@ def test_a_variant_of_a_file_cannot_change_the_suites_own(config, tmp_path):
     statuses = [(cell.variant, cell.status) for cell in run.in_order]
     assert statuses == [("chain_clamp", "passed"), ("flat_view", "passed"), ("patches_torch", "mismatch")] * 2
     assert run.segments == []
+
+
+def test_a_metric_that_nothing_is_compared_by_is_refused():
+    record = ROOT / "results" / "reference" / "nvidia-h200" / "token_tables.jsonl"
+    for more in ((), (record, "--point", "*")):
+        code, out, err = call("report", record, *more, "--metric", "host_us")
+        assert (code, out) == (2, "")
+        assert "give two or more" in err

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from spec_decode_bench.harness.captures import MAGIC, CaptureWriter, Omitted, Used, read_capture
+from spec_decode_bench.harness.captures import (
+    _LENGTH,
+    MAGIC,
+    CaptureWriter,
+    Omitted,
+    Used,
+    _framed,
+    read_capture,
+)
 from spec_decode_bench.harness.errors import CaptureError
 from tests import captured
 
@@ -123,6 +131,18 @@ def test_whichever_bit_is_wrong_it_is_noticed(path):
         check_entries(capture, [entry.step for entry in capture.entries])
     assert capture.problems == ["entry 1 (op, step 1) has a wrong checksum and is left out"]
     assert len(capture.entries) == 1
+
+
+def test_sound_frames_of_another_writer_are_told_apart_from_damage(path):
+    """A header without the engine, or that is no object; an entry whose axes are no object."""
+    content, _ = written(path, 1)
+    for header in (b'{"schema":1,"model":"m"}', b"[1]", b"{"):
+        path.write_bytes(MAGIC + _framed(header))
+        with pytest.raises(CaptureError, match="its header cannot be read"):
+            read_capture(path)
+    fields = b'{"step":1,"operator":"op","axes":3}'
+    path.write_bytes(content + _framed(_LENGTH.pack(len(fields)) + fields))
+    assert read_capture(path).problems == ["entry 1 cannot be decoded and is left out"]
 
 
 def test_an_array_in_a_damaged_entry_is_not_found(path):

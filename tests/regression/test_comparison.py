@@ -410,6 +410,16 @@ def test_two_variants_of_one_run(processes):
     assert "--variants triton_fused cuda_fused" in text
 
 
+def test_warnings_are_of_the_two_variants():
+    (run,) = sweep(1)
+    limited = [replace(cell, known_failures={"B = 0": f"{cell.variant} never sees it"}) for cell in run.cells]
+    comparison = compare_variants((replace(run, cells=limited),), head="triton_fused", base="cuda_fused")
+    text = " ".join(comparison.warnings)
+    assert "triton_fused never" in text
+    assert "cuda_fused never" in text
+    assert "op_chain never" not in text
+
+
 def test_pairing_by_round_cancels_what_both_variants_of_a_round_share():
     rng = np.random.default_rng(0)
     drift = 1 + 0.2 * rng.random(30)

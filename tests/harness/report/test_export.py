@@ -69,3 +69,12 @@ def test_the_command(tmp_path):
     assert call("export", folder, "--out", tmp_path / "cells.csv")[:2] == (0, "")
     assert (tmp_path / "cells.csv").read_text() == out
     assert "cannot write to" in call("export", folder, "--out", tmp_path / "no" / "cells.csv")[2]
+
+
+def test_no_record_is_overwritten(tmp_path):
+    factory.write(example(), tmp_path / "run.jsonl")
+    before = (tmp_path / "run.jsonl").read_bytes()
+    code, out, err = call("export", tmp_path / "run.jsonl", "--out", tmp_path / "run.jsonl")
+    assert (code, out) == (2, "")
+    assert "does not overwrite" in err
+    assert (tmp_path / "run.jsonl").read_bytes() == before

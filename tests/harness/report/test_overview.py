@@ -57,6 +57,16 @@ def test_known_failures_stand_below(rows):
         overview.rows_at([run_at({"batch_size": 128}, SPEEDS)], "batch_size=7*")
 
 
+def test_points_are_found_by_their_defaults_too():
+    cells = [factory.cell("decode_native", "op_chain", axes, gpu=3.0) for axes in ({"batch_size": 8}, {"next_n": 2})]
+    spelt = [replace(cell, axes={"batch_size": 8, "next_n": 4} | cell.axes) for cell in cells]
+    run = factory.run(factory.gpu_environment(), spelt)
+    assert [row.what for row in overview.rows_at([run], "*next_n=4*")] == [cells[0].point]
+    assert len(overview.rows_at([run], "batch_size=8*")) == 2
+    with pytest.raises(RecordError, match=r"no point matches '\*next_n=5\*' in .*may be left out"):
+        overview.rows_at([run], "*next_n=5*")
+
+
 def test_every_kernel_of_an_engine_counts_as_one():
     for variant in discover().variants:
         cell = factory.cell(variant.operator, variant.name, {"batch_size": 1})
