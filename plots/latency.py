@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 
 from spec_decode_bench.harness.analysis import stats
 from spec_decode_bench.harness.analysis.estimators import AGREEMENT, doubt
-from spec_decode_bench.harness.records.schema import Run
+from spec_decode_bench.harness.contract import CAPTURE
+from spec_decode_bench.harness.records.schema import Run, label_parts
 from spec_decode_bench.plots._axes import draw_intervals, log_x, log_y, panel_grid, title_panel, title_shared, x_label
 from spec_decode_bench.plots._panels import (
     GpuStyles,
@@ -42,11 +43,11 @@ Y_LABELS = {"gpu_us": "GPU time per call (µs)", "cpu_us": "CPU wall time per ca
 
 
 def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
-    """None where no run has a timed cell.
+    """None where no run has a timed cell but of captured steps, no two of which differ in their batch size alone.
 
     by: of several GPUs, "panel" draws each in a panel of its own, on one scale, and "gpu" each in a colour.
     """
-    found = [panel for panel in panels(runs) if panel.x_axis()]
+    found = [panel for panel in panels(runs) if panel.x_axis() and not _is_captured(panel)]
     if not found:
         return None
     styles = GpuStyles(found) if by == "gpu" and len(gpus_of(found)) > 1 else None
@@ -73,6 +74,10 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
         note += f"{DOUBTED}: neither queued events nor CUPTI is within {AGREEMENT} of the graph slope\n"
     text = note + known_failures_caption(found) + environment_caption(runs_of(found))
     return finish(fig, handles, text, runs_of(found))
+
+
+def _is_captured(panel: Panel) -> bool:
+    return all(CAPTURE in label_parts(point.label) for point in panel.points)
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,12 @@ def overlaps(fig: Figure) -> list[tuple[str, str]]:
     return [(upright[a].get_text(), upright[b].get_text()) for a, b in np.argwhere(np.triu(meet, 1))]
 
 
+def test_captured_steps_have_no_latency_against_batch_size():
+    run = factory.sweep_run()
+    captured = [replace(cell, point=f"{cell.point},capture=file@{n}") for n, cell in enumerate(run.cells)]
+    assert latency.figure([replace(run, cells=captured)]) is None
+
+
 @pytest.mark.parametrize("case", few(CASES, 3))
 @pytest.mark.parametrize("name", FIGURES)
 def test_drawn_without_overlaps(name, case, tmp_path):
