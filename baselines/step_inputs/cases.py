@@ -131,6 +131,9 @@ EDGE_CASES = [
     EdgeCase("look-ahead 3, the prompt goes on for 1 token", _PROMPT | {"look_ahead": 3}, _prompt_ends(1)),
     EdgeCase("look-ahead 3, the prompt goes on for 2 tokens", _PROMPT | {"look_ahead": 3}, _prompt_ends(2)),
     EdgeCase("look-ahead 3, chunks", _BATCH | {"look_ahead": 3, "prefills": 5}),
+    EdgeCase("look-ahead 40, the prompt goes on for 39 tokens", _PROMPT | {
+        "look_ahead": 40, "history_len": 300,
+    }, _prompt_ends(39)),
     EdgeCase("a chunk of 2050 tokens", {
         "batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096,
         "history_len": 2100, "max_num_batched_tokens": 2060,
