@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from spec_decode_bench.harness.errors import CaptureError
+from spec_decode_bench.harness.records.file import UNREADABLE
 
 #: Of what this version writes and reads.
 SCHEMA = 1
@@ -247,7 +248,7 @@ def read_capture(path: str | Path) -> Capture:
         try:
             length = _LENGTH.unpack_from(rest)[0] + _LENGTH.size
             fields = msgspec.json.decode(rest[_LENGTH.size : length], type=_Fields)
-        except (msgspec.DecodeError, UnicodeDecodeError, struct.error, RecursionError):
+        except (*UNREADABLE, struct.error):
             fields = None
         if not sound or fields is None:
             what = f" ({fields.operator}, step {fields.step})" if fields is not None else ""
@@ -267,7 +268,7 @@ def _header(path: str | Path, content: memoryview) -> Header:
                 "capture again, or read it with the version that wrote it"
             )
         return msgspec.convert(plain, Header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise CaptureError(f"{path}: its header cannot be read ({error}); capture again") from None
 
 

@@ -43,7 +43,7 @@ Y_LABELS = {"gpu_us": "GPU time per call (µs)", "cpu_us": "CPU wall time per ca
 
 
 def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
-    """None where no run has a timed cell but of captured steps, no two of which differ in their batch size alone.
+    """None where there is nothing to draw. Captured steps are left out: no two of them differ in batch size alone.
 
     by: of several GPUs, "panel" draws each in a panel of its own, on one scale, and "gpu" each in a colour.
     """

@@ -67,7 +67,7 @@ SUMMARY = (
 )
 #: What sets a row of it apart of which there is no record of an H100.
 NOT_ON_H100 = "new layout, 64 heads"
-#: Of what the H200 alone has records of: drafts in one pass, DeepSeek-V4, a rank of context parallelism.
+#: What only the H200 has records of: drafts in one pass, DeepSeek-V4, SGLang's tables, a rank of context parallelism.
 SEVEN_DRAFTS = "batch_size=128,next_n=8,context_len=uniform(4096;8192)"
 RANK = f"{USUAL},cp_size=8,cp_rank=last,cp_interleave=64"
 DRAFTERS = (

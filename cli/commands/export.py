@@ -39,6 +39,6 @@ def run(options: argparse.Namespace) -> int:
     with writing_to(options.out):
         if options.out.is_file() and options.out.read_bytes()[:1] == b"{":
             raise UsageError(f"{options.out} is a record or another JSON file, which --out does not overwrite")
-    with writing_to(options.out), open(options.out, "w", encoding="utf-8", newline="") as file:
-        write_csv(columns, file)
+        with open(options.out, "w", encoding="utf-8", newline="") as file:
+            write_csv(columns, file)
     return OK

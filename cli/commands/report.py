@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
     runs = chosen_runs(options.runs, options.only)
     if options.metric and (options.point is not None or len(runs) == 1):
-        raise UsageError("--metric is what several records are compared by; give two or more, without --point")
+        raise UsageError("--metric is for comparing records; give two or more, without --point")
     console = make_console()
     if options.point is not None:
         check_sweeps(runs, "report --point")

@@ -130,9 +130,8 @@ def expanded(source: LoadedConfig, g: int, operators: Mapping[str, Operator]) ->
             raise source.error(key, str(error)) from None
         held = dict.fromkeys(one.entry.operator for one in captured)
         if not operators.keys() & held.keys():
-            problems = "".join(f"; {problem}" for problem in read(file).problems)
-            held_here = f"has inputs of {', '.join(held)}, not of these operators" if held else "holds no whole entry"
-            raise source.error(key, f"{file} {held_here}{problems}")
+            what = f"has inputs of {', '.join(held)}, not of these operators" if held else "holds no whole entry"
+            raise source.error(key, "; ".join([f"{file} {what}", *read(file).problems]))
         for one in captured:
             if one.point is not None:
                 yield operators[one.entry.operator], one.point

@@ -239,9 +239,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror}{'' if Path(path).exists() else _nearest_file(Path(path))}"
-        ) from None
+        raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
     lines: dict[str, int | str] = {}
     try:
         loader = _Loader(text)
@@ -251,8 +249,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates and nesting
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
-        is_record = Path(path).suffix == ".jsonl"
-        hint = "; `bench.py report` reads records" if is_record else ""
+        hint = "; `bench.py report` reads records" if path.endswith(".jsonl") else ""
         raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}{hint}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
@@ -279,7 +276,9 @@ def measuring(operator: str) -> list[str]:
 
 
 def _nearest_file(path: Path) -> str:
-    """The nearest name beside a missing file, or in configs/ of this suite."""
+    """The nearest name beside a missing file, or in configs/ of this suite; nothing for what is there."""
+    if path.exists():
+        return ""
     files = {file.stem: file for folder in (CONFIGS, path.parent) for file in sorted(folder.glob("*.yaml"))}
     near = difflib.get_close_matches(path.stem, files, n=1)
     return (

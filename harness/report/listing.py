@@ -199,7 +199,7 @@ def listed_capture(console: Console, catalog: Catalog, file: str) -> None:
     if rows:
         print_rows(console, ("operator", "steps", "bytes", "axes that differ from their default"), rows)
     else:
-        console.print(Text("no entry that gives a point"))
+        console.print(Text("no usable entry"))
     for sentence in told(file, captured):
         console.print(Text(sentence, style="red"))
 

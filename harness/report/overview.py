@@ -77,15 +77,16 @@ def rows_at(runs: Iterable[Run], glob: str, operator: str | None = None) -> list
     rows: dict[tuple[str, str], AtPoint] = {}
     for run in runs:
         for cell in run.in_order:
-            labels = (cell.point, every_axis(cell)) if cell.operator == (operator or cell.operator) else ()
-            if any(fnmatchcase(label, glob) for label in labels):
+            if operator not in (None, cell.operator):
+                continue
+            if fnmatchcase(cell.point, glob) or fnmatchcase(every_axis(cell), glob):
                 row = AtPoint(cell.operator, cell.point, run, [])
                 rows.setdefault((run.path, cell.point_key), row).cells.append(cell)
     if not rows:
         paths = ", ".join(run.path for run in runs)
         raise RecordError(
             f"no point{f' of {operator}' if operator else ''} matches {glob!r} in {paths}; axes stand in the order of "
-            f"`bench.py list OPERATOR`, those at their defaults may be left out"
+            "`bench.py list OPERATOR`, and those at their defaults may be left out"
         )
     return list(rows.values())
 

@@ -5,10 +5,10 @@ of several groups, a row of 16 tokens in a batch of 128) or at size (a loop that
 tried here, in the space that the axes of an operator span.
 
 The classes of a size are 0, 1, 2, each value that an engine uses (``Axis.used``), powers of two, one less or one more,
-the sizes at which a variant takes another path (``@variant(..., sizes=)``) with those before them, the next ones, the
-largest that the rules, ``Axis.largest`` and MOST_BYTES allow, and what lies between powers of two, of which a value is
-drawn from each third. Of a class with several values every point takes the one that was taken least, and of those the
-one that has met the fewest of its other values. Each is taken at least once. The classes of any other axis are its
+the sizes at which a variant takes another path (``@variant(..., sizes=)``) and those just below them, those just above,
+the largest that the rules, ``Axis.largest`` and MOST_BYTES allow, and what lies between powers of two, of which a value
+is drawn from each third. Of a class with several values every point takes the one that was taken least, and of those
+the one that has met the fewest of its other values. Each is taken at least once. The classes of any other axis are its
 examples. At ORDINARY further points no size is extreme.
 
 The seed decides the values that are drawn, and where the buffers of a point begin: mostly all are aligned but one.
@@ -212,6 +212,10 @@ def _takes(variant: Variant, point: Point) -> bool:
     return True
 
 
+def _any_point(point: Point) -> bool:
+    return True
+
+
 class _Builder:
     """found: label -> a point. pairs: label -> those that meet there."""
 
@@ -239,7 +243,7 @@ class _Builder:
         ]
 
     def cover(
-        self, pairs: Iterable[Pair], takes: Callable[[Point], bool] = lambda point: True, most: float = float("inf")
+        self, pairs: Iterable[Pair], takes: Callable[[Point], bool] = _any_point, most: float = float("inf")
     ) -> None:
         """Add points until every pair meets at one that ``takes`` accepts, as far as that is possible."""
         # A variant's own pairs come in the order of the array, not of a set.
@@ -270,7 +274,7 @@ class _Builder:
             if pair not in left or looks == MOST_LOOKS or any(vain[cause] >= 2 for cause in causes):
                 continue
             looks += 1
-            point = self._point_with(pair, gain, lambda point: True)
+            point = self._point_with(pair, gain)
             if point is not None and self._idle(point, pair) != (0,):
                 point = self._point_with_example(pair) or point
             idle = {one.axis for one in pair} if point is None else self.operator.idle_axes(point)
@@ -288,7 +292,7 @@ class _Builder:
             for value in one.values if one.name != BETWEEN else ():
                 if one.axis in self._sizes and not self._taken[one.axis, value]:
                     alone = ValueClass(one.axis, one.name, (value,))
-                    point = self._point_with((alone,), nothing_open, lambda point: True)
+                    point = self._point_with((alone,), nothing_open)
                     if point is not None:
                         self._add(point)
 
@@ -351,7 +355,7 @@ class _Builder:
         parse = all(search.parses(axis, sizes[axis.name]) for axis in search.sizes if axis.name in sizes)
         legal = search.legal(values, picks, frozenset(sizes)) if parse else None
         moved = None if legal is None else search.complete(legal, picks)
-        is_tried = moved is not None and search.is_small(moved) and self._is_tried(moved, lambda point: True)
+        is_tried = moved is not None and search.is_small(moved) and self._is_tried(moved)
         return moved if is_tried else None
 
     def _add(self, point: Point) -> frozenset[Pair]:
@@ -383,7 +387,9 @@ class _Builder:
         examples = self.search.examples.get(name)
         return point[name] if examples is None else list(examples(point)).index(point[name])
 
-    def _point_with(self, pair: tuple[ValueClass, ...], gain: _Open, takes: Callable[[Point], bool]) -> Point | None:
+    def _point_with(
+        self, pair: tuple[ValueClass, ...], gain: _Open, takes: Callable[[Point], bool] = _any_point
+    ) -> Point | None:
         """A point at which classes, two or one, meet, with effect if one is found: with the values taken least, then
         with their smallest ones, then so that every other axis has its default, as far as the rules allow. With the
         largest ones where none is legal so, as a capacity may be too small for a batch.
@@ -426,7 +432,7 @@ class _Builder:
         values: Mapping[str, int],
         picks: Mapping[str, int],
         keep: frozenset[str] = frozenset(),
-        takes: Callable[[Point], bool] = lambda point: True,
+        takes: Callable[[Point], bool] = _any_point,
     ) -> Point | None:
         """The point to try with these sizes, which may move others; None where none is legal and fits."""
         fitting = self.search.fitting(values, picks, keep)
@@ -463,7 +469,7 @@ class _Builder:
         idle = self.operator.idle_axes(point)
         return tuple(sum(one.axis in idle for one in group) for group in groups)
 
-    def _is_tried(self, point: Point, takes: Callable[[Point], bool]) -> bool:
+    def _is_tried(self, point: Point, takes: Callable[[Point], bool] = _any_point) -> bool:
         return reason_to_skip(self.operator, point) is None and takes(point)
 
     def _least_taken(self, one: ValueClass, chosen: Set[tuple[str, int]] = frozenset()) -> int:

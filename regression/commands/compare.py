@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     of_base = {identity(run) for run in base}
     if copy := next((run for run in head if identity(run) in of_base), None):
         raise ConfigError(
-            f"{copy.path} is on both sides, or a copy of what is; compare two revisions, or two variants of one record "
+            f"{copy.path}, or a copy of it, is on both sides; compare two revisions, or two variants of one record "
             "with --variants A B"
         )
     with saying("comparing the records"):

@@ -134,7 +134,7 @@ def test_whichever_bit_is_wrong_it_is_noticed(path):
 
 
 def test_sound_frames_of_another_writer_are_told_apart_from_damage(path):
-    """A header without the engine, or that is no object; an entry whose axes are no object."""
+    """The header lacks the engine or is not an object; the axes of an entry are a number."""
     content, _ = written(path, 1)
     for header in (b'{"schema":1,"model":"m"}', b"[1]", b"{"):
         path.write_bytes(MAGIC + _framed(header))
